@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcb88995acbd1d1a
-#   text hash     9c70c3653533213e
+#   content hash  b5489c634f8d6b39
+#   text hash     56e02b28d3900e59
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

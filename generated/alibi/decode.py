@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  619290e2b0d95ee0
-#   text hash     f9658cd19bf8ba85
+#   content hash  074adb5ed838ba8f
+#   text hash     eec1e2ef96478ac5
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

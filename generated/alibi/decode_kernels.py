@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e49bd9bf52dc0d45
-#   text hash     1425e3965556a66b
+#   content hash  f2c0b17b80a880ea
+#   text hash     3f043073292ba8f9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

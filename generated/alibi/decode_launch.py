@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1b5f02d12f084b61
-#   text hash     7ae33dd9b9bd1ceb
+#   content hash  b767a14b5ddf9fdb
+#   text hash     296b8382b876e66f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b8a5e087e6dc7e2e
-#   text hash     1602e30153fc6069
+#   content hash  4dd19c9729996709
+#   text hash     a8093e5a8f3ee77a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

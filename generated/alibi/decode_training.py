@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d667306c599114ba
-#   text hash     abb8b2348545116c
+#   content hash  3f85133c879faa73
+#   text hash     5165eb8a00b7bd76
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

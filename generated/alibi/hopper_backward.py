@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  38f1690c761148c0
-#   text hash     43ae888d92203dbc
+#   content hash  dc6e0b5c66f0c0df
+#   text hash     a339f712da6aac12
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

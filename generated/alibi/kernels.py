@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bf91cc3c60ae3093
-#   text hash     0947a3380b314b5a
+#   content hash  f2c9a9c4e5db6800
+#   text hash     caa25cf043b3c08d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a0686618fc03e66d
-#   text hash     32049d8e09e895fc
+#   content hash  c9b9d150e1337c84
+#   text hash     79f22636d2d1c479
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a77419d3f3cb5c3
-#   text hash     4875098d0d57f61f
+#   content hash  e1701c0707575d72
+#   text hash     b979a2f63b710253
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

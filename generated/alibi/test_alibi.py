@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2f25ba0d61fb9e33
-#   text hash     6bc0a6c0b5c49ee2
+#   content hash  75bf07fdd6de3d53
+#   text hash     995a8a9831ea96f1
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7b32bde9881053b8
-#   text hash     e75f53a5c9446363
+#   content hash  40a480e55fd02b04
+#   text hash     34ca549fd572c5c4
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0318cc03f0cce986
-#   text hash     5e94067be129af8f
+#   content hash  a546248e0fadfbf7
+#   text hash     bf1d53074031f10c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

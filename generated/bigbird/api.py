@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e3ca186b7347099
-#   text hash     9f2bc039f6aec50a
+#   content hash  5ebd96bb45bb545b
+#   text hash     8713e275354d46e4
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  02a24254dcf132bf
-#   text hash     3b599ffea442021a
+#   content hash  691f6c5752af39ac
+#   text hash     50ea2852a85e351a
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18621a6904c6f9ce
-#   text hash     589f2dfef3f5ca79
+#   content hash  abb6048b2021ccd3
+#   text hash     12186b3fa250e018
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d9ab2c6409f549ff
-#   text hash     4225611e06916d0c
+#   content hash  3b509b9516de230b
+#   text hash     4e42053fda879bd1
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

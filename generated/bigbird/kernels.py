@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  66e324a41fd1ee07
-#   text hash     3b385877c2084bd4
+#   content hash  f0fc73b26b1c8ec5
+#   text hash     1173d9ca10971c5b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

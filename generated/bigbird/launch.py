@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d2c96674f2d4947d
-#   text hash     e1f8710774063f10
+#   content hash  315d15143c16cf81
+#   text hash     08b2d6d844b70824
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  49cc925bd8aed71e
-#   text hash     456999f1ce948d72
+#   content hash  fa8096abf423ddb8
+#   text hash     6336214b0c7bc15f
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  95aa750900ff1091
-#   text hash     32c7c09a07cc08b2
+#   content hash  9e33c1034dee2acc
+#   text hash     0fbee5619d6fed86
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9515988f26b8faf5
-#   text hash     abc1ca683424dc1e
+#   content hash  8b1ad9a8376bc3c0
+#   text hash     65b6c1949d1c7c07
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  179296868b5a8926
-#   text hash     32585722fc97a014
+#   content hash  6ec36efcf21f4921
+#   text hash     f1dee8e70a272de1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8d28140c8573e2e8
-#   text hash     01a7f6f230862c5b
+#   content hash  4439f99bb645db2f
+#   text hash     4185aa586fab29c3
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8242038a78b7802b
-#   text hash     40e509c858c6c1d4
+#   content hash  bf926e68414f2fec
+#   text hash     e0afed5fd4795197
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  221945bbc3f45db1
-#   text hash     976eb8297e157608
+#   content hash  f8c3dc2a72a33fa4
+#   text hash     c0e1bcda8d82adcd
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  afb12257b60a85d4
-#   text hash     3a4aaa2432ace873
+#   content hash  7da3227a1c551b91
+#   text hash     7ab3a11933043ee6
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

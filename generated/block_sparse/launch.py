@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1c6fbcbc9b1c2c45
-#   text hash     5eb4a624efcf5f27
+#   content hash  fae7099f9378fea3
+#   text hash     cd5e4e4c80bb6abf
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

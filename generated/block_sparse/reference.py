@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca6f9a64eb6a5fab
-#   text hash     52bf45df0ce6351c
+#   content hash  8ef9631b7c539627
+#   text hash     043b60e7b25323bc
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  306ccd5f25ed703c
-#   text hash     03177e3cbdf542ee
+#   content hash  476fcc90374c054a
+#   text hash     2ccf2809654f4f58
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  29f63a0ff11bb93c
-#   text hash     8f8ccda233156254
+#   content hash  4b50c436af434187
+#   text hash     41249ef87c545135
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bcd4025381386fe3
-#   text hash     157ed845feb72927
+#   content hash  bd8ca95f5a7ba35f
+#   text hash     dbee052b994b9347
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dd0358b96bb1aa38
-#   text hash     d6182fcb336f351d
+#   content hash  7e2d4dd65fa55393
+#   text hash     b5394df5a05ac3a6
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

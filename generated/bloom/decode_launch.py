@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8ebd162ce3c016b5
-#   text hash     40a62f4aef76ed9c
+#   content hash  9ac1f8adf9358c28
+#   text hash     7cb5a46d0de477b8
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  be8e0b1514242dbf
-#   text hash     35ea0395faa05d82
+#   content hash  e072d7188d6f7606
+#   text hash     0cc71a8f2ec2f59c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  660a96a5c1bede0e
-#   text hash     8bb5d9cbe94201f9
+#   content hash  85b78bdf8141dadb
+#   text hash     2ef6c3be747a95a0
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

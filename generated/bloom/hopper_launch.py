@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  65e909feb2fb88ca
-#   text hash     a890ed3505aeb901
+#   content hash  d56b62b37dd1d894
+#   text hash     64a9b4c388f850e4
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36da61d829745c81
-#   text hash     83a558b4b937f126
+#   content hash  d20cca4f2d7d7cd9
+#   text hash     2bdb7bc73c472651
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  87f7183b70943c90
-#   text hash     30e05329acefc76a
+#   content hash  1a58000db185837b
+#   text hash     06d83f9c64d25d7e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

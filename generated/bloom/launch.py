@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  740a7b4b8a0be575
-#   text hash     4fd9bdd5a9829cdf
+#   content hash  aa01240c081e22a7
+#   text hash     4b08e13f94189639
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

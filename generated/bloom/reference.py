@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  658718d06666af33
-#   text hash     660c8b28f1f29a90
+#   content hash  2734b32cb2cd426c
+#   text hash     cc38dab18405469b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

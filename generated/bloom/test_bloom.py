@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4f45cfa1118e5708
-#   text hash     9ab17b07f6e2b68b
+#   content hash  84ca723753216935
+#   text hash     00f8d9c7712259bd
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

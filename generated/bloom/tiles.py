@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7418146e74ba1ba4
-#   text hash     50579657d5edd55b
+#   content hash  ea3b48b87e8af142
+#   text hash     2b4165ad8fa734df
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

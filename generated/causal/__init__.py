@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b977cf1c5bd17a5
-#   text hash     1f31e8f49ed824f9
+#   content hash  0d29d7d1357db196
+#   text hash     92cfb0c6170803bb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

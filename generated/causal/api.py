@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8f1dfb264851083a
-#   text hash     67d292064a3e2585
+#   content hash  3b96317e70cd63be
+#   text hash     eb06d55d66f00b07
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

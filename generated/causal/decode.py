@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f843698ef96ce274
-#   text hash     14b02c834ee56054
+#   content hash  1512059360d606d5
+#   text hash     6bfe28f496e037b4
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

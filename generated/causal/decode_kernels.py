@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d6d96d65dddac61
-#   text hash     f1ec92dd63cfcfa8
+#   content hash  45753c6bbb7024e9
+#   text hash     42097d5be57a1601
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

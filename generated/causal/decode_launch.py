@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0034d851cd1f2879
-#   text hash     9cfd2c0d5c398c59
+#   content hash  ab41be326afc0c91
+#   text hash     6bd1fc6cd2be0a8a
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

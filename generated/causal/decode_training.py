@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1c9189662a5aa06
-#   text hash     101dbdf17ad2b420
+#   content hash  46270d82cf787524
+#   text hash     0e11d0085f22310e
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4ddc39691167bda6
-#   text hash     cbca99d1adce91cb
+#   content hash  b9d18b52327ef708
+#   text hash     695eaeba9574fdb3
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

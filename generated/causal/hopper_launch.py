@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  98f910032e951707
-#   text hash     17d2dc632cbc2d1b
+#   content hash  b48745d465a2c543
+#   text hash     5e3e15c857b8572e
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

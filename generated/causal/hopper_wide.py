@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f1d738c92080fd1
-#   text hash     2f6a2c9491c9f41c
+#   content hash  af203c9f27334cb0
+#   text hash     9e683c44b89f20f9
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6d8e7bf15a6e4749
-#   text hash     637b4a59b1cf3a09
+#   content hash  b9e8b5d694e401b3
+#   text hash     1478f633401b48a4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

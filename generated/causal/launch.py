@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  015335fca8e4c97e
-#   text hash     6ae6b0104472f122
+#   content hash  a37d419450f6a3c1
+#   text hash     2fb612c995da1ce3
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

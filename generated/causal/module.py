@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc052035d20b0965
-#   text hash     90e7215d9b0b4808
+#   content hash  594618a815ac9797
+#   text hash     2a0850b9ce073d84
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

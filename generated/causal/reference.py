@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  564b0f85e18bf8b7
-#   text hash     f8b49260ef17606b
+#   content hash  35b918a09039c52b
+#   text hash     dbfa678854ffeb64
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

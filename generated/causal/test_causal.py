@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7852459ae16a43f4
-#   text hash     3a6b66b43e255ef9
+#   content hash  aaea8f1e5d1dc05d
+#   text hash     2e6edd95f8a28f39
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6de1a7edbe816346
-#   text hash     0589220d9ae5227a
+#   content hash  5ab9c085636330f8
+#   text hash     5a8cf01c97accecd
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

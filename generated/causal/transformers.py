@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7a607ecdf47eab7a
-#   text hash     3bc5d7984946b456
+#   content hash  70968dbd7d4c7304
+#   text hash     42a992b4edaf5461
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

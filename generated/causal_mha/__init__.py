@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2401efdb1421aee
-#   text hash     4a81f37a4b941689
+#   content hash  93a7e1998478983c
+#   text hash     fda4b14b2f21c1c1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

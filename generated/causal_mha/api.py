@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f47f888a10cc93f6
-#   text hash     a7a438a8402d983a
+#   content hash  3325d7537bae0d6c
+#   text hash     1f0258a724048e0a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a411b2a7d2986377
-#   text hash     029085bf5ca6829e
+#   content hash  8d9584dbba8f0f7b
+#   text hash     d1ebf47a5e91462c
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3dab02fea7da1423
-#   text hash     506267087db20661
+#   content hash  37baf4c10ec2ff3b
+#   text hash     ed833dd374eaa100
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

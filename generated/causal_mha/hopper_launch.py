@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7cd2e9c60769603c
-#   text hash     7a77313699688065
+#   content hash  36e9a91e1cb6526d
+#   text hash     81b0820e397d7ef4
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0c34d8ddccf4c394
-#   text hash     13e3d6d894227804
+#   content hash  3834b55c5c3bfe5a
+#   text hash     3e3563a4c5635478
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

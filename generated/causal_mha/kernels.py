@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c87572852ce2e82d
-#   text hash     362e1626b0ee18a3
+#   content hash  73ca09d945ac6aaa
+#   text hash     f6426774e65cd853
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0fc35c4d3939d1d0
-#   text hash     6d5ca124fb744d73
+#   content hash  8f55c4c563ed8a96
+#   text hash     25714b08834af4b7
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2020663ad6243b06
-#   text hash     0daf9729dff1b238
+#   content hash  74e0ee116779634c
+#   text hash     0bf8a4881b23f349
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

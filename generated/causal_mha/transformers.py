@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ae8f0cd52ab4e0a3
-#   text hash     577b1ac731a009e2
+#   content hash  26e37754774fe3fe
+#   text hash     0f44f1422e5e586c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

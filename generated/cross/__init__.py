@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5269705b63e5b39
-#   text hash     620c5492cb3af1e5
+#   content hash  fb97cebf81d6849e
+#   text hash     2f4bf87b34b76bc3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6fd8b3daff962838
-#   text hash     052362a0d8f22076
+#   content hash  4bd633317c8b9534
+#   text hash     03a35757d0bb3017
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  df7934fb355fb7e4
-#   text hash     dd572899bf3845fb
+#   content hash  87ce396bc852b36e
+#   text hash     afc05c2708b26ddb
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

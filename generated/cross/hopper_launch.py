@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  914e9d1fb16b1447
-#   text hash     11910f410cb8e94e
+#   content hash  6102af6f95c6b413
+#   text hash     0162cff6445dda87
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

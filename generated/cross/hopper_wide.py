@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d1dac19d58c6ff8f
-#   text hash     241edb20a260f59f
+#   content hash  0ca6ac8f3f31ed2b
+#   text hash     078a567882a51f53
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a965452bf6fa202f
-#   text hash     a12cd2cd6cd4e522
+#   content hash  bfaa92fe37856f5b
+#   text hash     4f2ee56290896692
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8c7248c5792e03e
-#   text hash     ff283ccdd3661667
+#   content hash  1076ecc70b4f5b5f
+#   text hash     cb088921f28a4ee4
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e81213ee09a92cd3
-#   text hash     eff03687b27390ae
+#   content hash  0cd667305973045d
+#   text hash     a844e86e42df4351
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

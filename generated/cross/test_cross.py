@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  39204c31048b321c
-#   text hash     4d6acecd4fcb313c
+#   content hash  55fb703b8ad85e43
+#   text hash     71cce70eb87dc7c1
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

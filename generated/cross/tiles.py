@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d447078f76ed5c5c
-#   text hash     aea38c05f4ad3d32
+#   content hash  14ef988f1351ba16
+#   text hash     92ce4c0d1eaaaf01
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

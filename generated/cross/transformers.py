@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eb22ff7b63af65ce
-#   text hash     40c59fc8deb3964b
+#   content hash  dfa2b12dfbd174b8
+#   text hash     1b701a4ef3100253
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c2fc22937aa80614
-#   text hash     bd01db9cf727ca0c
+#   content hash  09b596097d01a3d7
+#   text hash     b53a104527c7701e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

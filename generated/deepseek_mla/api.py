@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  88a2c35d44b36c9c
-#   text hash     df90cafd4e0082b9
+#   content hash  6be1ad40d618f719
+#   text hash     819b7982a9b12639
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

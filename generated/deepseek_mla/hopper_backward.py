@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  343be1c4c0eb97cf
-#   text hash     6c447bd7cbd67a72
+#   content hash  d13171308eac74ec
+#   text hash     6a910ecd79d66cd9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7063b2dcabb4af50
-#   text hash     7a6b48243982cb0d
+#   content hash  9344c5415f3c3fc6
+#   text hash     ecc656be9b17035e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  55c82189a28b4885
-#   text hash     f4e10befac0655a8
+#   content hash  dabd9efa1971fdcd
+#   text hash     5753fe96973ac0ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  643e3dc28bbaed42
-#   text hash     731f82a993dd6925
+#   content hash  a0dd3534a6ae9408
+#   text hash     4841e3733964dab5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

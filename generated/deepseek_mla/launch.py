@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a25f8e5a114c4b2f
-#   text hash     b68c5976457694f6
+#   content hash  6e89d12043e41b27
+#   text hash     e9a26e3475bbedc2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

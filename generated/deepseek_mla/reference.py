@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  885ed3b34b383c90
-#   text hash     f18eb56b4c82d06f
+#   content hash  747626ed74e1fa26
+#   text hash     597f68bd72a24408
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  209b5ea5fd322d23
-#   text hash     b0794f45307db36e
+#   content hash  d5657a6613ffd99e
+#   text hash     147066f3a31a4346
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  35cdc955ad0e312b
-#   text hash     5b48ee8a7d1506b3
+#   content hash  bbae31b2f9fd706a
+#   text hash     7c046e8a7e686060
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

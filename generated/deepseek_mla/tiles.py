@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cd5bb0c444491247
-#   text hash     02416d3936aa5afc
+#   content hash  1c68d21288811506
+#   text hash     6b760a966407e687
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

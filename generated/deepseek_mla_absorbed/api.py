@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  81039df4da39dd93
-#   text hash     f8468799e7af6cbe
+#   content hash  5af35a2220d5076f
+#   text hash     3e8acea6ab0b934f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

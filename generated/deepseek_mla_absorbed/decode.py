@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9706787e1b180a37
-#   text hash     5eaf01dc5c106f2f
+#   content hash  faf3e1a6381a6f2c
+#   text hash     b6c1c0182f1f1e9d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

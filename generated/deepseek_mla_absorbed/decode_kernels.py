@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2c485ed5dccc0bf9
-#   text hash     e1d782ac8d2c906d
+#   content hash  e262647a9ab1bd64
+#   text hash     61edfb992c8738de
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c80d7de60eb82cad
-#   text hash     7fd1a24b2bb3b323
+#   content hash  feea49f085c9a2cb
+#   text hash     f4c4d23134f3365d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cb1ecd4f05d8a616
-#   text hash     501c5323737daff0
+#   content hash  21e362623cdd21fc
+#   text hash     ae6a24a7cdef1fe9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3b030804c8843a49
-#   text hash     69e5787b857281f2
+#   content hash  1b441e866c51b24b
+#   text hash     1ce8bf1c1a8496e8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7e4eebc9a4cb24b8
-#   text hash     5434a8fcea138f87
+#   content hash  cb9af5ecae396a5f
+#   text hash     413683c6db7b78b4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2a8256ad7388d1a4
-#   text hash     8d4d277c5e805f14
+#   content hash  7dd8e1dc50e8c0a0
+#   text hash     07923d81a4acd41f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

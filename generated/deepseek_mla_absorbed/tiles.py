@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  442269841f9e4091
-#   text hash     48203fb8e3dbcf40
+#   content hash  93558a7dabcc49f7
+#   text hash     89e7503ee72be208
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b6c6fcf101ab3f41
-#   text hash     c7d9236c9d24a1a8
+#   content hash  e541ca24ed1f701c
+#   text hash     4610f08616da5a8f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  410738c1d1f218b3
-#   text hash     8fcdf4a29be6975e
+#   content hash  03c0ebba3f060555
+#   text hash     f6c7a28750ccd711
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

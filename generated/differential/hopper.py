@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  50c4cac78c31eed7
-#   text hash     c0354ae4db649401
+#   content hash  ab3cea57b72ebc15
+#   text hash     546cf381431633f9
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

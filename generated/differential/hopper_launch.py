@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a582d988b9ce7836
-#   text hash     743b971b881c9531
+#   content hash  7649f553430fa797
+#   text hash     403f10c06d36322f
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

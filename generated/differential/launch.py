@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ee94011e14b643c
-#   text hash     e320d927c75b0d84
+#   content hash  f3671e7c2c41bb76
+#   text hash     411c9a901fa1b590
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

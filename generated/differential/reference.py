@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6f6f26bf7cdb8197
-#   text hash     11b37ee320d72774
+#   content hash  1679546a64cc4ac7
+#   text hash     58357537f0535e23
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9fe8e4dd9a0b3179
-#   text hash     ebd2996925d428b2
+#   content hash  8d71dae1c554c886
+#   text hash     d30275d7bb1b6425
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21451c51b4acb94f
-#   text hash     3f681263a52849ac
+#   content hash  50c81554d7554e43
+#   text hash     0e34277628dcb9bc
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7c688a6eb90ae177
-#   text hash     a10a780a25ff5b74
+#   content hash  4f55ae29a87c8697
+#   text hash     e95111412b88ff58
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a9cfef3842470d25
-#   text hash     6ce1fff97cacc51f
+#   content hash  347b3e8c799af443
+#   text hash     21329ecd1823d4be
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

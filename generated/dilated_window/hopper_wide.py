@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ee7d3ce76b1356ed
-#   text hash     120447b8d5e932ee
+#   content hash  a1eb546fb4153fe6
+#   text hash     c7022d9f3ce1edec
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

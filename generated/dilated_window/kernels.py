@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1ea8e7e5cd0f71a1
-#   text hash     4e79dbfa0db5d419
+#   content hash  14ca08cf159810fa
+#   text hash     b37515893c4fa81f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e54e4738a8f60f0e
-#   text hash     100ab32273286303
+#   content hash  a7f0ad2635700ba5
+#   text hash     e7c58a1ccd1190cb
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

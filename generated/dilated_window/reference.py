@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ee2f0b0db0f8bbe0
-#   text hash     a286c213225386f3
+#   content hash  f5f3eaf950bc6943
+#   text hash     e5c931080c365ee0
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

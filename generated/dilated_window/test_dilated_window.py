@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5a327aeb6f880817
-#   text hash     f42d92d425f0035b
+#   content hash  69c2fe37fdf75cce
+#   text hash     c4a7c5924f68d8d7
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

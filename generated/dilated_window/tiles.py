@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2908d455dd1c61b
-#   text hash     f76ccc67dbe2d92b
+#   content hash  9d50ad5ee39ececa
+#   text hash     1f0e101548e440f3
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

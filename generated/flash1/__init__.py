@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  02306f2e1dcdbb16
-#   text hash     685f9e147ef9e0a4
+#   content hash  b4f97da97f773b45
+#   text hash     773116ad57bdc662
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7f058613a741434e
-#   text hash     7399b6fad815d36d
+#   content hash  bf0324bf4552d2d0
+#   text hash     22eb6297cddad797
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c2b3a39ae44caa6e
-#   text hash     00cf4eebcc32b723
+#   content hash  056a83dcc264eda9
+#   text hash     33bacea915987a5f
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

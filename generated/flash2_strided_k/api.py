@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4dbefb7cf3cbeba6
-#   text hash     d500a4b95e7bfcac
+#   content hash  2aba2344734fbdcd
+#   text hash     ec2d2f7f256f3542
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eb28940e3f730b7d
-#   text hash     db1d5a61a2a3281e
+#   content hash  ee3a1abc8f7803e7
+#   text hash     f8a57a7ccd1e5fdd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c55621b159b6bbb1
-#   text hash     9202f19351323c10
+#   content hash  52391b418ae7d7b1
+#   text hash     b96549fab97e8194
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

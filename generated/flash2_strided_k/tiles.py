@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  da429f7af604c7f4
-#   text hash     0a9fdd257fd549ae
+#   content hash  64c08266bf539129
+#   text hash     61cfe5f23409594d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

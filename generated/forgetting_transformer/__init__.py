@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b0247f2ab68dd218
-#   text hash     5bc4ef75e332090f
+#   content hash  91e308aac742ab45
+#   text hash     fa1483b7aa5da0aa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

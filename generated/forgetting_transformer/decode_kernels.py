@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  59d298cc208f41fd
-#   text hash     605bcc9003939090
+#   content hash  15f9cfc7b80bd89e
+#   text hash     e5d2cbbd7a8b4cc4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

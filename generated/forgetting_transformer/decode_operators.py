@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1b2ec25b3fa955e0
-#   text hash     c5e0cc4a69245404
+#   content hash  02d14f55a93b5e44
+#   text hash     973a4a1e63e61d1e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f045323b1c8f4a3e
-#   text hash     bb9430a7bd88923b
+#   content hash  1e0a57c855988c2d
+#   text hash     0c9dd6a00faf65c6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d6f9f7a2e710292b
-#   text hash     0ee2aaa607ba33b8
+#   content hash  27477854541d5dae
+#   text hash     b41da9fc782b2bd1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

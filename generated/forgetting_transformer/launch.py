@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b2dde4363499c4ed
-#   text hash     eae187b63700d75c
+#   content hash  7533de05855903cc
+#   text hash     92db4a8289cb0afb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6d301f2d6cb9d06c
-#   text hash     894924e08a3bfcaa
+#   content hash  81763d906989a96a
+#   text hash     69dd92bf9a96773b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c4bfc0f4258a19e1
-#   text hash     5ae41eabb96c854a
+#   content hash  20ffd01256d6eb63
+#   text hash     958e06ec53d8f869
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  611c52070e0e255c
-#   text hash     0833c17b809a5c65
+#   content hash  8f949a614273c103
+#   text hash     fcd067071ff880d9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f1b41303d33d825c
-#   text hash     bda180e55d3f219d
+#   content hash  847531cbf588ec88
+#   text hash     185348c07bd1bb9b
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

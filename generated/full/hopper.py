@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ee7ae21e83bc9dc
-#   text hash     54a5d8d03dbb75f9
+#   content hash  b839cb7e4b677320
+#   text hash     c3568c23892f2894
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5c3ca5317db8318
-#   text hash     04fc1aeec415a425
+#   content hash  996f47dc4f1b0d87
+#   text hash     f4862d7327a01560
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ec33fe1eb8928668
-#   text hash     db42804e478dfd8d
+#   content hash  c868b72ea5ea15b8
+#   text hash     e31877e8942f9c85
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  98886579c0d724ec
-#   text hash     608210ab05d5bfb9
+#   content hash  a07a557cf532ccc5
+#   text hash     7c60ed14006fb3e9
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f140f52beab86efa
-#   text hash     f46ef52694a6a4dc
+#   content hash  0a176f7093959e0b
+#   text hash     d88a2bdc92ccd93e
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

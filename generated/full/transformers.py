@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  faa4e30539420b39
-#   text hash     50aa1b5385eee1c7
+#   content hash  51148928ca7e4120
+#   text hash     6d04d3f9a147e346
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

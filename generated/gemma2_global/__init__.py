@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  960bbe6e14ca7b93
-#   text hash     2e9cb8b24d0500eb
+#   content hash  8ad7ae9494be0581
+#   text hash     8bb8f7e6ca59d4bc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

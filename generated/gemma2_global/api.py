@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  30c9d13ff5728d77
-#   text hash     ed3f23c593da67a8
+#   content hash  d195be5c586b8120
+#   text hash     7fb0ff072fb632b2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

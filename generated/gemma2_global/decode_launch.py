@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6895350b4d3ebf81
-#   text hash     e2d33434edb9830e
+#   content hash  cf12ce3527b95c20
+#   text hash     0dccd27d8e867c98
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

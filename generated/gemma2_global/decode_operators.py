@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fdad11d2cc70ddba
-#   text hash     91207c6a9f7ede2a
+#   content hash  608f2be7b9d20afd
+#   text hash     3843c24d9bd8d036
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

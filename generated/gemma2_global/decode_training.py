@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b00bda9aa99bf3d8
-#   text hash     c597a5829459a076
+#   content hash  a7a6a00e82303449
+#   text hash     c05416f8df5d6587
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

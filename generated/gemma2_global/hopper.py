@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  57aad0935d0cc3b2
-#   text hash     68028ebf852100f3
+#   content hash  d5f0a0c4e5bfe4ac
+#   text hash     31212a00446163ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

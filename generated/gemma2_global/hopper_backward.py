@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b951d2d92a163688
-#   text hash     435d6e7572d324ca
+#   content hash  880cfa577c9dcec4
+#   text hash     1d88131eb72f7933
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

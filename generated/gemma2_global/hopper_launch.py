@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd04337c743c0bd4
-#   text hash     e82122983c70941e
+#   content hash  fed4becc9e5773aa
+#   text hash     9e43f2c8a8eb462b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1bab22b04dfe0165
-#   text hash     2b11a0e0d50a53fc
+#   content hash  68430c82b8df2e4b
+#   text hash     35c514a800b3079c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

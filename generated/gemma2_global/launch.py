@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6ea4a0dbaf761579
-#   text hash     c5eeb7d08cbaa2b5
+#   content hash  678c3a8f189a98d4
+#   text hash     53f91d172c1385db
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71fb98b9896d4349
-#   text hash     cbf914bb9047a738
+#   content hash  4a92da49fc718cee
+#   text hash     47c1a89b76974bbb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  027522ded978f794
-#   text hash     83cdfd5504e48789
+#   content hash  ec5db0c83c018397
+#   text hash     7c869f3b54ed7620
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0ba2a0dc611a78fa
-#   text hash     bcd8aefbb4dec6fa
+#   content hash  54a55f47cb731b46
+#   text hash     619fad64c2850d3b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

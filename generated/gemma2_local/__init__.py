@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2d8cc4040517736c
-#   text hash     ff1b81fdf2b8ebc3
+#   content hash  02a54b5c67f3468d
+#   text hash     200037132bc65fc2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c3f3caa946217413
-#   text hash     55af9d58091c9f08
+#   content hash  1c94da9814886eb6
+#   text hash     70dc0738cc669114
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9110b2e9502458b7
-#   text hash     23affc435cc4d390
+#   content hash  fb737f2b52a7785a
+#   text hash     58d91eb28e3cc843
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aab5544f66f8ea5d
-#   text hash     2c9e416bf2492189
+#   content hash  867a7e0a25f7d1f5
+#   text hash     f2a2b81e72ea4def
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e2db406d18d0a4e2
-#   text hash     9a7aee11dd69a8ef
+#   content hash  4ab489a6be2b4b46
+#   text hash     24c56a84681c0bdd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fa655c3a98be7c2e
-#   text hash     01d2b70a9892043e
+#   content hash  0b1be6cda441994c
+#   text hash     6846367957684a20
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  20eb1f2823373ad5
-#   text hash     8c8bc4c5bfc3893d
+#   content hash  d4bf24c7de009bbb
+#   text hash     e69b2ef5780b67d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4f68ae21d275c849
-#   text hash     5a3cc855e99bb8b6
+#   content hash  95627b37e9cc2b2f
+#   text hash     dbf9bca65829a4ca
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

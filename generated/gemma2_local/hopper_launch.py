@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  828f5a6e8d29d3db
-#   text hash     4e010dc0f95ed21d
+#   content hash  4ec0875ab5cc3016
+#   text hash     9af4eeecac27ea93
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

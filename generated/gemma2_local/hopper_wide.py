@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d80bd917ea5e84e9
-#   text hash     23584937a537ac1b
+#   content hash  8d51d720c3f4359e
+#   text hash     43842c782b3e7b34
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b3aac6c31271813
-#   text hash     828294131956435c
+#   content hash  6eaef24b92953f9a
+#   text hash     75dfa64273db1517
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  791338f714040ff2
-#   text hash     11b420068ee10698
+#   content hash  ebe8cf7337aeacd3
+#   text hash     a7ee2f4eea14758f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

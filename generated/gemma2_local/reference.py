@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  29749fab86710939
-#   text hash     2ede1303629f0137
+#   content hash  f402d3af2503bf3d
+#   text hash     996a8f30d5eaca5e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  008748b8236c0e81
-#   text hash     c7022cf61a7ca9fb
+#   content hash  ece45dbc118d36ba
+#   text hash     c25b64a21cbfd80a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c156bba23479d635
-#   text hash     c0b152de6c745cd6
+#   content hash  84c49c56c08a9f87
+#   text hash     0ba4691767b1a1f1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

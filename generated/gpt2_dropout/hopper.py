@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e1c4bf960d883d7
-#   text hash     f956a2a4dd9758cf
+#   content hash  56213769514f1cad
+#   text hash     0c3f2fea773784fd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ed339c677dbc461b
-#   text hash     64460647787d19f0
+#   content hash  ac39339378de3b07
+#   text hash     bc38976e07283dc1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cad47dae670e586c
-#   text hash     26eb7d3f76b1b356
+#   content hash  83be96f8861d55fa
+#   text hash     85165a9041798ca2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  86b476a3f745e3b1
-#   text hash     98899e906b8c5fa1
+#   content hash  bb2fda03e720cde9
+#   text hash     1b9c5c06d367f3bb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

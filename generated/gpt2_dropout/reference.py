@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e53c86972accc98
-#   text hash     0bc1b8e1b5d06641
+#   content hash  6a385258bdce3f42
+#   text hash     6ff2aa609336d443
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

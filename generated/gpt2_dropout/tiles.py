@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3f3c34374d40b4cf
-#   text hash     fddc38fca2899eac
+#   content hash  69dc00935c78e4bd
+#   text hash     70ad8d115c4baab5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c0ea4bc5264c148
-#   text hash     b9f1e03941d1f5ac
+#   content hash  6688defe1510ad74
+#   text hash     b44e4c8b24b60335
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  27ebe5cc5ecb15f6
-#   text hash     5ae3e096290d3a77
+#   content hash  1e31f8fe8f5928c8
+#   text hash     0aac49db80e78827
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

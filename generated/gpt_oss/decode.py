@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  813cf5571244c00b
-#   text hash     4ab92c143c26b83f
+#   content hash  72a5afa1538fd027
+#   text hash     e6fe07efc76608ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

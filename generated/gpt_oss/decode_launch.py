@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f2f41e39b6a71751
-#   text hash     ae62e2f4e0141474
+#   content hash  b3f3437b5a0591f0
+#   text hash     cf59da4f6f664505
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb2de48b6373086a
-#   text hash     a7c75e7479accddc
+#   content hash  603e9ac3b3c5f061
+#   text hash     c7ce478c877f469f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6e0ad89495b1defe
-#   text hash     32606d1b1eb85e6c
+#   content hash  f4b55978c1cb8d66
+#   text hash     21dd5ab033eb759c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

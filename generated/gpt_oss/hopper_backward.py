@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fc7fc2bf61074879
-#   text hash     ed70f973dea81d1f
+#   content hash  508418a99c2c61a8
+#   text hash     f355fb40b0f17f40
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

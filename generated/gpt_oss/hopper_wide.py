@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3d9f3b0f26c4dcb
-#   text hash     dae612c8e6a065f9
+#   content hash  e1ebd4176d5886e3
+#   text hash     77cacecbe41ca7a8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2ee7c176445f3cf7
-#   text hash     7b137f51a76c74bf
+#   content hash  0b9cf95f5b70cfde
+#   text hash     b4d154e83684e611
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

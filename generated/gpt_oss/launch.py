@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aac31e0571489b7e
-#   text hash     3b07df1db813430d
+#   content hash  cd34322e054073ea
+#   text hash     3f33acbd28318cdd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

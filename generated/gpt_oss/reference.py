@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  34f7264c4aed4be9
-#   text hash     a9d08102e0e46fe1
+#   content hash  fca9d23a0c7a3a6d
+#   text hash     5f838eed3bc756df
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

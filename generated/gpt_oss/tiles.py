@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  41b01d01c1575ca7
-#   text hash     b14cdbd1681f5665
+#   content hash  92717e58b21696e4
+#   text hash     c8e7d925440ed67c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dfd46199109092ff
-#   text hash     581c4fd3d80fd2c3
+#   content hash  297963f7bafaa9b4
+#   text hash     414847c772a941dc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

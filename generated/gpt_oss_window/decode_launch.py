@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  239a43fc5571b3e0
-#   text hash     8b54f5752bd4d88f
+#   content hash  35af0c9795e74618
+#   text hash     d32c8b911b5d26c3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

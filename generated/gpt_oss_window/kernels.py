@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a228e21e536cb7a6
-#   text hash     2b5aa49ff6b63a4c
+#   content hash  8aedab216160cc28
+#   text hash     aac235e20d6ac68a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

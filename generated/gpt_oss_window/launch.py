@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d644fe5a364ca7bc
-#   text hash     1ca7c4b13226155d
+#   content hash  3b0b3ca67cdf72f0
+#   text hash     94f900f7c5ad4089
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3e5d95aa2da866c7
-#   text hash     98afaf973ae23718
+#   content hash  7a5fd84b1910e8d9
+#   text hash     9b2f7a5b3cdebdc4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

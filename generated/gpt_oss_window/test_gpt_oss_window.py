@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f99b1596421ec66b
-#   text hash     a04b0b3ff6e633e7
+#   content hash  7cb00580ca431907
+#   text hash     d6de89710dbc8e5c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

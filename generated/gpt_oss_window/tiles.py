@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  705008ce71117da0
-#   text hash     16a1a7c5b605ef01
+#   content hash  48ef0a9e71f6b920
+#   text hash     c19ab34e23562cb9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

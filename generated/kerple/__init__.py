@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  614cdc1898bf72fb
-#   text hash     45f72d2aacb428a3
+#   content hash  18c9d4c42bb3198c
+#   text hash     3bd2dcc600def6c0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  383a8f174807ce7d
-#   text hash     f902ab185c6a9212
+#   content hash  daf498c9cf613f65
+#   text hash     dcdb992ebc2f566a
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5029f2b3798df2fa
-#   text hash     922279087ac92eb2
+#   content hash  a556a3633d04c6c7
+#   text hash     0c10a82db291f053
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

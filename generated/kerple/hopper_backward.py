@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7611a2aebb9b33e
-#   text hash     27315d35e7c01270
+#   content hash  b2256c222186507f
+#   text hash     eb1adaf5887a68c6
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

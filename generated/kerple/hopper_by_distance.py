@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af2f76d3b8bce953
-#   text hash     aef3e8157970ba8c
+#   content hash  a061618d996ec049
+#   text hash     6e5fe616211237bd
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

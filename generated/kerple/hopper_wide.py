@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  23911d27161cf5b4
-#   text hash     940969e0a67a1e6c
+#   content hash  4e56098cc8cf4422
+#   text hash     f8e21324ffb41bcc
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  33f1ccfcd3f7b3f9
-#   text hash     b97a7db1677c5c16
+#   content hash  1aa7b92af25dfe2f
+#   text hash     c63c9604ea95407a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ff1eca6ee82ae355
-#   text hash     d396efd5cce9cd5d
+#   content hash  6c60fbc37d86132d
+#   text hash     045e20140920933f
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dc95728e6dc7f99b
-#   text hash     d353caa926ccdddd
+#   content hash  93a85c0ccebe4f04
+#   text hash     7b41680242bd6fcb
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

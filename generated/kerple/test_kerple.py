@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7ba5372dcf722334
-#   text hash     887a0b0bf1a06c27
+#   content hash  a32027e162150440
+#   text hash     b409af5349f4ff17
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f0bcb984095a4099
-#   text hash     85d94a668b4021c8
+#   content hash  a67bd1d4f5eca2f7
+#   text hash     8e9a2c170e96eed3
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

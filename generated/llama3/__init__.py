@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  82b29e19f67cdb9d
-#   text hash     6b588b544fb00dcd
+#   content hash  9f81f2fd396da6d6
+#   text hash     b22002a3036e2223
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb176ec8625ceeb6
-#   text hash     73706d6da156864e
+#   content hash  e260d2e038f47a6e
+#   text hash     bb8d8828bbf3985f
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8936522ed3072a2f
-#   text hash     3b694fa8c8b5dcf6
+#   content hash  88691e60316856a2
+#   text hash     c2be1129afde4005
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1714328352e32df6
-#   text hash     6bd51fd1596ee45d
+#   content hash  64025eccff9ed5b7
+#   text hash     6cb2a364c61d5db8
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

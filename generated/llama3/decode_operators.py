@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83de093914123198
-#   text hash     fe6dc3d264040746
+#   content hash  03dd53e8c617b237
+#   text hash     2c182501f795a3b1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  11f2d8803dc7925b
-#   text hash     d40e22dea44c7478
+#   content hash  8f5e51a0319a43d9
+#   text hash     7448980e44a4a569
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2c6d67ba0d0591b3
-#   text hash     e643019150bb2363
+#   content hash  87677f96353639f2
+#   text hash     df02b194f8aa7872
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d164948dfb21342
-#   text hash     7d439e1b6d83a952
+#   content hash  b36eda2493135f6e
+#   text hash     2947247830fd10e4
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  be817d2d38a0db30
-#   text hash     a92f26f5860996f7
+#   content hash  1f8a0b37cd2ee290
+#   text hash     cbce919465a53911
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

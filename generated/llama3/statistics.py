@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b34cf3169736a51
-#   text hash     20d23b6bc164b530
+#   content hash  b1235d3f46fd3bff
+#   text hash     22217424840b6518
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

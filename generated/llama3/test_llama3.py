@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c471aad6191dfdfa
-#   text hash     033b7e1d88c56887
+#   content hash  98cc114e58c27a81
+#   text hash     88f5f5c4fa742af2
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

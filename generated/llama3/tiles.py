@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08dd7b8407cd96c6
-#   text hash     9c076d525a89bf92
+#   content hash  393d7b8263d5c998
+#   text hash     33d663b8a2c13759
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2d3a3bfb37493f38
-#   text hash     c426326695216fd7
+#   content hash  6dc5ea0dbfe47b55
+#   text hash     9dd1cf9868ee4a94
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

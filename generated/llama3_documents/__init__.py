@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8f42ec72c4f9c83b
-#   text hash     9f6de7aea2830c3d
+#   content hash  34891f5d4d6a7c83
+#   text hash     0975586455378db5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

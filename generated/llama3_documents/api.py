@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0eeb89016e8cc595
-#   text hash     1b91ab255b7aa695
+#   content hash  3aa3f7da072b74b5
+#   text hash     9561bf51861fe2ca
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

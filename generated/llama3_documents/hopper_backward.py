@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bb77edafc0e97a6c
-#   text hash     cbbb313760c92253
+#   content hash  5a954e551d72244f
+#   text hash     8f997f1dd942df67
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  46d9d7bbf7ac851e
-#   text hash     cfb669d16c29083e
+#   content hash  5358c734f7ccd9be
+#   text hash     e017b2e9e1e3792d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

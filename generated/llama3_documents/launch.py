@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  182912939658cf7a
-#   text hash     e81302dc23bf174d
+#   content hash  d80d0645b2297b4a
+#   text hash     410ea0611fef99b8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  036563f1c0c35c36
-#   text hash     d902bde05c3b85f7
+#   content hash  683aa07cdddf0ac4
+#   text hash     283cea6c3274aacd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

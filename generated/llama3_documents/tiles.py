@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d1da9a1a8255d823
-#   text hash     884c0da7fa94cd5a
+#   content hash  7ba0c38a86b6d138
+#   text hash     bc3724a967d8ef02
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

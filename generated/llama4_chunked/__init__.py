@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a9f51a8ec62db01e
-#   text hash     242cd32ca8266f41
+#   content hash  4d8abe9da5de6087
+#   text hash     f33dd30039ec469d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aac9f085fa33c19f
-#   text hash     8d4f2a643427c499
+#   content hash  5a5a0dddb2f4f6f8
+#   text hash     95bfe4cad1b376b2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7d17ba9e825cfbb5
-#   text hash     8423c894da5a8e3e
+#   content hash  13d9d3bfa6962710
+#   text hash     7b57c481592acf12
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

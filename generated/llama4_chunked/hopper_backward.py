@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ba37d11b77e957a8
-#   text hash     ee4cf698a92ca20d
+#   content hash  6cab89d3b5aa042b
+#   text hash     bba744df24dffea6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  821ddbe167d4c941
-#   text hash     c92b9e3daa35a0e3
+#   content hash  e986cc464a8bf3c0
+#   text hash     3091995669f14ae3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

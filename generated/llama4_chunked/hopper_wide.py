@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8d7960089793e902
-#   text hash     8823a38c75036a9d
+#   content hash  00b6fcbf0cfc5aaa
+#   text hash     0c464de1e29f80ca
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  83a7883d82fe3303
-#   text hash     acc7f62ee78105cb
+#   content hash  5a0769cfd15231a2
+#   text hash     2c79f3f2e9d9b7ff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  843f3b07b2bc76e6
-#   text hash     835ab9f9aa7d6a58
+#   content hash  9feb2d25ad0f6ec2
+#   text hash     64878dea03fe44b4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

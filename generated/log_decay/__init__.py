@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f80a5a7efa777951
-#   text hash     6ebb687936a0708d
+#   content hash  052fdadcc36d98d6
+#   text hash     2cc4408c80a26cfb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7f81ae92cb133634
-#   text hash     92464785e8f894d1
+#   content hash  2a3ba7d00d493c73
+#   text hash     ca4292713319bddd
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

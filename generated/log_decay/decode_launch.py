@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4806c0b2d251e6c9
-#   text hash     22580f9dcde7d777
+#   content hash  e27ad11ec3661968
+#   text hash     e43688c678bd3aab
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  618789016a2c21ef
-#   text hash     2dea814b389112e3
+#   content hash  a22ecf33ea7e398c
+#   text hash     cf424b8cc69df65c
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

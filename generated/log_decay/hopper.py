@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b7e6b057137b9d2a
-#   text hash     cd3193e568de514f
+#   content hash  62800ea5f81632a2
+#   text hash     b774625973284a2b
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

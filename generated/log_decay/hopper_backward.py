@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  52b4420e3f21e49c
-#   text hash     b8b809c7aee755e0
+#   content hash  2a32f337f16a33f5
+#   text hash     6c7d8fefb8f204ab
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

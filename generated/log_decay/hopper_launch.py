@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  df9747f9e0f73915
-#   text hash     a6cfc3cca830d857
+#   content hash  783bbf3c6caddb3e
+#   text hash     a777b91ef1ce7b2e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21e552187483d50f
-#   text hash     6cda08b4613f3297
+#   content hash  aef601aae7cd86ab
+#   text hash     f857a6800508139a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

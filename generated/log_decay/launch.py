@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3683f2a07e12c57b
-#   text hash     3fdb273574d17ab6
+#   content hash  612b7a9e84afeaca
+#   text hash     899be03d5bbd3789
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

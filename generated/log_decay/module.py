@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ceac3eee4a8f2a6
-#   text hash     e8aa7050cf3195ac
+#   content hash  8c2905d936f54a62
+#   text hash     7993722092f22590
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b7d09c9e7cf96cfd
-#   text hash     56da75f910ea8709
+#   content hash  da1fbfcfc548f77f
+#   text hash     b5bdfaff346132bf
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

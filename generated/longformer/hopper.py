@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0ff70f91c00da7b2
-#   text hash     02524c3eb7666cf1
+#   content hash  f6423633f09666eb
+#   text hash     d8715dbc3c5f5607
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f5fb5d5a1cec2f0d
-#   text hash     cd81c9015fa85725
+#   content hash  cadf6a60b153c597
+#   text hash     78e52052e9fc70c5
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

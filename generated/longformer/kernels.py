@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  734c5c484f982db6
-#   text hash     499872f85ccc7c07
+#   content hash  f615f9718fccab55
+#   text hash     74eb59216ddd7b10
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2f4b1fc0010a879e
-#   text hash     39e1ea0a0ae4db00
+#   content hash  2d381a0c92545c22
+#   text hash     7acbf0ddce3325e0
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

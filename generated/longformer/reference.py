@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fa41947ee9d0068a
-#   text hash     9f188d72183030fe
+#   content hash  023671c02c70f815
+#   text hash     2ec7f39f97847863
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ec6086e2dfbb543e
-#   text hash     4debe8862efb8ef8
+#   content hash  5269dbae5d0ae0fa
+#   text hash     be6c888f5f151fa0
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  83b74f2059dd6f32
-#   text hash     f6bfdc28c7365f3c
+#   content hash  acdd5136ff0bebd5
+#   text hash     a589b303534ba4a2
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0ab43e65a2a27f1c
-#   text hash     1a75ae794dd5c36e
+#   content hash  5ceae60d07d4df57
+#   text hash     95ba8c5e0e85ed6e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

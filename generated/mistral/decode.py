@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a16d2129fb888924
-#   text hash     1a151000fb5979c2
+#   content hash  8d568d61b033d98c
+#   text hash     17c3e14f0630e9de
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1f655a0bd64efc3
-#   text hash     aa93c46a477b1bc8
+#   content hash  e7557ce8d6920419
+#   text hash     39472ac0a2936fa9
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

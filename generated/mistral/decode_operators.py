@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  810521d435182036
-#   text hash     b14551d61928c9f5
+#   content hash  eac8f0791a3915e7
+#   text hash     77d00b8284522def
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46b1aa995ea08537
-#   text hash     7dcdf7139df6dd05
+#   content hash  4a5165b749c166c0
+#   text hash     464be94eb5712b11
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

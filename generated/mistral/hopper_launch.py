@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  57a6460cf8cf7066
-#   text hash     e667e4e3863621c3
+#   content hash  d648fd9758cfde2a
+#   text hash     786f713c8e0d7f0a
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

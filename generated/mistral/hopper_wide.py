@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aa40dab972736827
-#   text hash     43275046b0d6144c
+#   content hash  4548f038beaed112
+#   text hash     5d7b019d00a6f3e2
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c839195130feedc
-#   text hash     e15b453c37b44836
+#   content hash  3b2338ec624640b1
+#   text hash     912cd4923462d880
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

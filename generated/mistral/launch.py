@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5642c4b492e5bfd7
-#   text hash     4a9a072fa2d93e80
+#   content hash  4aa1f7c36e186ea8
+#   text hash     a20b8e9f0265be17
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1a3f164ff1ae9754
-#   text hash     03d20b1ea6984443
+#   content hash  08690b72131e7998
+#   text hash     942a62c1a5ed3414
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acb396cc565e5991
-#   text hash     b99cfb572aefe7e4
+#   content hash  7f6117a8cf6a7712
+#   text hash     cdb2ea7df94bc898
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

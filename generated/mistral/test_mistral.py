@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a3f956445dc47886
-#   text hash     7ae2a6943f42ee4c
+#   content hash  7e42e7ffc931fe0d
+#   text hash     7dfe38e99f5bf88f
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

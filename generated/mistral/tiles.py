@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d17dca07cbd993e1
-#   text hash     0ec0d10073d752e2
+#   content hash  443230c22877e551
+#   text hash     62eca7e36269856b
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

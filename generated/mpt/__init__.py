@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a766ad6d4fdb45f0
-#   text hash     fb81785f79b8d861
+#   content hash  994c0bc95b6b8afe
+#   text hash     1ef4ea82a7516aa6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

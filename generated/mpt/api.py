@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0f0a0ce4a93c8b3
-#   text hash     c9ae04f3a3ae244d
+#   content hash  01ab93f2ca22fe12
+#   text hash     1cfbf55600a78eb0
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cb790fabfbd5cf8c
-#   text hash     0fa208dfc5586318
+#   content hash  e06a6b2ca29f9f11
+#   text hash     c2c7fbb8ea6e9225
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6c35ec046f6cf7df
-#   text hash     b637c6dd5b600b15
+#   content hash  1316cdb76d7337cc
+#   text hash     fbb4f5c90710223b
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

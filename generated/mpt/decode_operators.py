@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  887317b55e0ee9c4
-#   text hash     452b9a41defc7b0d
+#   content hash  800eefd6611b4510
+#   text hash     1047db1abd8ceeff
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

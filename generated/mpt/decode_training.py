@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9e45d00927d208cf
-#   text hash     b230e13cf9fd34f0
+#   content hash  834ddbde74659e89
+#   text hash     144d71e4b603fb1f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

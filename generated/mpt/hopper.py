@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8406e24e4fde5ab3
-#   text hash     6ab1025c5fc44afd
+#   content hash  2f68156b7fae452a
+#   text hash     6ef815b341316fd8
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

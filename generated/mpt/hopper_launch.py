@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4a4a1e6dbe8c699c
-#   text hash     e42786e1eda6b354
+#   content hash  3da5b3ffcfb582cc
+#   text hash     0ebbc95554804369
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2cf3b734d71fbff3
-#   text hash     12c75d0ce83cdd3b
+#   content hash  e2b69ce18dcec62c
+#   text hash     7c97e3370bb9e81a
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f8150ef4a16e2e5a
-#   text hash     6789b29018acbf88
+#   content hash  bb18353ea4117a0b
+#   text hash     0369cfc3041dfd5a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

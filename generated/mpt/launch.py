@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3e606917742ef12d
-#   text hash     54805aba8dbd5545
+#   content hash  9d381fe48843d402
+#   text hash     f2abaf1f0af9a480
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

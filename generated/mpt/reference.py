@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  04cf4f1a99105356
-#   text hash     940e206ed27f5faf
+#   content hash  524a83d35e321522
+#   text hash     05ec34ce004461b9
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

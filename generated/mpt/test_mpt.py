@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5c144bde9e93d70a
-#   text hash     d312f0768446bd0f
+#   content hash  8709a1e565602a9b
+#   text hash     58f152c8599d8df9
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42b2675e36d66606
-#   text hash     0145ea5182cf470d
+#   content hash  64b7b0e6a9bb4b8b
+#   text hash     2682974644743076
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9cb1aacf6c6c0eb0
-#   text hash     3f26b2d9cb0f78cb
+#   content hash  3cdb5d6221cdaa4b
+#   text hash     4ea67bdedb64b97c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6b7204af2da07d1d
-#   text hash     074e16bc46c96f3a
+#   content hash  a1c7f9aad0395922
+#   text hash     8de4d190cf3c6a5d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5c6b04e6e9f93a05
-#   text hash     d5e5872432d0cbee
+#   content hash  9898cef919f43eac
+#   text hash     b2acce595e8b64a8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

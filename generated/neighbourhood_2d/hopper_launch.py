@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6ac4231e88d25d35
-#   text hash     de311948dcb95739
+#   content hash  7216a37a11d1a5b3
+#   text hash     3e2818ed12e498c7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

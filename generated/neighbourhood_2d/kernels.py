@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca6511a778d794e4
-#   text hash     39c1889a52f1b97e
+#   content hash  6f3acb97b0ba93a0
+#   text hash     f6407ba5b18210d1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

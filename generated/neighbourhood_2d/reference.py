@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bc210f007920337e
-#   text hash     e6af42b45b391332
+#   content hash  e0aaf63f3932e33d
+#   text hash     e5d55f325bffc184
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18a57598fcc00e52
-#   text hash     70d68e3a2e778a69
+#   content hash  36c46a82fa80d597
+#   text hash     852e5c1ee10aca5a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

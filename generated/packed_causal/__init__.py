@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  75ca958a6b057c35
-#   text hash     51902d9e07fa8b1c
+#   content hash  cfe326f01dd8fb5c
+#   text hash     46bec9704d82429e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

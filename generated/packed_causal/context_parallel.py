@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6de9f87bd585f7b3
-#   text hash     3fe744e832ed1a7a
+#   content hash  2e37ddcb1a1c5335
+#   text hash     084135dcfca66427
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7cdeddad6fc87047
-#   text hash     c3a6b5f71df2b825
+#   content hash  5e309137837ba8d9
+#   text hash     ceda1dcb9e4a0499
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

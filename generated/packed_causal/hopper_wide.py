@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50e0b67c149a39d4
-#   text hash     716485ed35d6174a
+#   content hash  133a96140dfe8993
+#   text hash     f53d74b63678626d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

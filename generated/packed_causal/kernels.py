@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4dc5e85dff0ead51
-#   text hash     fb37e9f7d8ca2494
+#   content hash  f7bc4491bd90c4ec
+#   text hash     c11ed63625630380
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

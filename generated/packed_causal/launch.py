@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d6ff9323dbea61d
-#   text hash     b0ae1852db3b22a9
+#   content hash  919dac9b9977ad7e
+#   text hash     2eb249d0c88cf962
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

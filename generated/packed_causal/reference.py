@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  076ffd6b772c8101
-#   text hash     e91e00835bcf94ec
+#   content hash  2160ccfbfbd9488b
+#   text hash     0b88090ac3faea12
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  61a91b7d000e17c0
-#   text hash     a1ad02ee122af447
+#   content hash  e7273f08b1ceb0b8
+#   text hash     42480a6bca964632
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  402c418e9bc8ccc2
-#   text hash     87273be8bcc44672
+#   content hash  69dbaddbbaeb7984
+#   text hash     268efa5fb018a8a3
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  92ef8c5a42637661
-#   text hash     a063f012b3200c96
+#   content hash  b33b3f2d239caea2
+#   text hash     742bbcab441f91a8
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc440fbf04fbfa97
-#   text hash     ea15bd166ccde94b
+#   content hash  b3e17e60e17f138d
+#   text hash     e56e3515c233d12f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  31cf5557ae0e104b
-#   text hash     9c00463571130d2b
+#   content hash  8534fc0735a1f3a6
+#   text hash     fe654e85a87f81bc
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

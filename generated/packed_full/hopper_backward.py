@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a6884600bfedf7c9
-#   text hash     e196299fd09d8be5
+#   content hash  eb6c82e7b82e24c6
+#   text hash     a4b10c6384355033
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

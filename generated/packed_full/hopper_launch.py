@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  87e6cebd85d23de7
-#   text hash     323e48c62adbaddd
+#   content hash  4d4801ba7275e3a4
+#   text hash     b350b8af0001ef20
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

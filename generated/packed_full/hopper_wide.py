@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b53ad77b218ca67b
-#   text hash     6e4de0f0b3666339
+#   content hash  800799b8d74680df
+#   text hash     0f07c3f2c6327569
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f2b40019e3b64d6b
-#   text hash     b18b867a3cd2ddea
+#   content hash  f8e04f2eedfe00cc
+#   text hash     8dc30434e715b606
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

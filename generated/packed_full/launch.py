@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  250d897356841d19
-#   text hash     f4a26d6e376ce0ea
+#   content hash  5cecf286c91a9ee5
+#   text hash     06cf0a1fb52e4547
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2c889b1b690f1abf
-#   text hash     ad2517a3accfc3f0
+#   content hash  09c2596ad0fb02a0
+#   text hash     a49173f209c13493
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

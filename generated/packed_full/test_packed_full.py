@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  85ba2b366fd0dfa1
-#   text hash     019a672e21d3a7ec
+#   content hash  6dfabd639197ddae
+#   text hash     44c3a7e7b95ff03a
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  034972182ed18ef9
-#   text hash     598e5fd4a8c49bf2
+#   content hash  91bc4efc8b11d0e5
+#   text hash     6963ba9ebf3b21bb
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  614c87f0ea247372
-#   text hash     e9aeaea3c3b1dc6f
+#   content hash  dc4e2f0e8213e192
+#   text hash     bf7ab7920edea359
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

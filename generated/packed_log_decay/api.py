@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  132ce038c91a40fa
-#   text hash     a692d243c9d270fa
+#   content hash  a0a619581245360e
+#   text hash     038d12d34080e408
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

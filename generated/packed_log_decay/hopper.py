@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  35c5c3356e8af556
-#   text hash     fcbd91d3570c5442
+#   content hash  7d72587f836cbbfd
+#   text hash     6a5eea63abac6387
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ed68323fcca7ae8c
-#   text hash     b70a63b0adc9f105
+#   content hash  53bd47ba8e76de7f
+#   text hash     4abbc12959c1f4de
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a94ad58f107b7688
-#   text hash     9407af179f1c3267
+#   content hash  11076c0baa49b0d7
+#   text hash     44e75cd10ac8ea87
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  48b11d7f5464e0d7
-#   text hash     cf30cf587a462775
+#   content hash  7bb4ae93f85571a9
+#   text hash     7f592594615fa09c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

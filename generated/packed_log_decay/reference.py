@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d6f5bcb737dda40a
-#   text hash     6b706dbeb3643e8a
+#   content hash  6fc8bde211418b68
+#   text hash     aadba4126aa85148
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

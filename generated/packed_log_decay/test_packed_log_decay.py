@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  45421aded229243e
-#   text hash     cd76da7785c351b9
+#   content hash  1666ca7cbd7662fe
+#   text hash     610f035d32d600fa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

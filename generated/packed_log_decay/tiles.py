@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e9033f0f0180e3c8
-#   text hash     28fd1c79b1ec9cf3
+#   content hash  b2accabffe83f746
+#   text hash     1d950dd6cc3e3429
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

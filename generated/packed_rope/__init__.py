@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  943f51531cc48d18
-#   text hash     93637a1585644d2c
+#   content hash  06d7d19fb5f427ca
+#   text hash     a1af4c712e2da890
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  982a7efd3481505c
-#   text hash     fab337ba3cf28923
+#   content hash  1ad0bd70360e46a6
+#   text hash     a05505c944c5c198
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  782c2796a589567a
-#   text hash     57f45b7deb661dcf
+#   content hash  ed349d535c2a4c07
+#   text hash     ba97f881b8ded5c9
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  89adba81733c4bff
-#   text hash     1a1b9895953eaf0a
+#   content hash  db40c3bd4150935f
+#   text hash     13158121e896e239
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a328c01a62bdbefd
-#   text hash     86d63342eafa8f1c
+#   content hash  215566669eab9301
+#   text hash     3694562f0d107ac8
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

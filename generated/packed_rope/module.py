@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b79311643ba854a9
-#   text hash     8480d6b3c9906430
+#   content hash  ff09a9deaf1bd393
+#   text hash     f9caa66eccb0fa5b
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62305ca6a6cd0928
-#   text hash     a10ecbb4ff3795e0
+#   content hash  e9c6a975066d8333
+#   text hash     9987ac92fdf636f4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  75a30539346d3f78
-#   text hash     585e16af66d87708
+#   content hash  449084aaf1e04ecb
+#   text hash     b361dfa489df6aa3
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  422664c4b08846c8
-#   text hash     67dd74ccaae78112
+#   content hash  e50a382f3137510b
+#   text hash     fbb4aa4ac98f82e5
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a51d4ab5c759d8fb
-#   text hash     8c3df96218a5ef85
+#   content hash  a53ab1a9b9addafe
+#   text hash     0c369c8da813c09b
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6d8832ae75161d9
-#   text hash     4d802873c67746ca
+#   content hash  be718f792999d738
+#   text hash     5e4e91beacf7835b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

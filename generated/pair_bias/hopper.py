@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  950c6107611985b8
-#   text hash     e0e8aca5b2a535cb
+#   content hash  43b3b5ca8e5e65d7
+#   text hash     cb5d44311e60d047
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

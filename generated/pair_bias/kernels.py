@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aea658c6e40bac7b
-#   text hash     d09697ff75193a99
+#   content hash  425e19fc566be40a
+#   text hash     37c9ec0f1461bf5e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

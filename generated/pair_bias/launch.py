@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  46a6969155ad29a3
-#   text hash     2a5b7c147235a73c
+#   content hash  a7cff13ed48f21f7
+#   text hash     d9dc1c4c5099287d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

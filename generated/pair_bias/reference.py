@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  df3620b48577d9f7
-#   text hash     dac6994790f77b7f
+#   content hash  2885302cb6aa3145
+#   text hash     387413be686c7c96
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

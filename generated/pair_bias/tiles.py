@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  472da6a7472e8782
-#   text hash     98c1b8e041c8bdb9
+#   content hash  c4c3197c6494de61
+#   text hash     2ecfbc9c01f34b3e
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ab5bd0af6c9375d7
-#   text hash     08be8f7889516164
+#   content hash  98c4557443811dd2
+#   text hash     af67cf393641a84f
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

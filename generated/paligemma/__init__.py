@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ade13bfa099d8f6b
-#   text hash     0d30d29df9fbe03d
+#   content hash  bdd2179abb009c63
+#   text hash     12d55c793945cd5e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  250816ca2c1e9d19
-#   text hash     b100b3a6cf9eb636
+#   content hash  f6e3e61a24b725c9
+#   text hash     446a4857e9ab155a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7679e7d9cd789b0
-#   text hash     d27bae9d3337ed2d
+#   content hash  1a10b65fc0622621
+#   text hash     8d6a1d4c539ca9c1
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  965bd6abf9c10416
-#   text hash     622b93229eb86fab
+#   content hash  cd48960574b71500
+#   text hash     feb95ca3461d01e2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7fa8ec7a54f6e932
-#   text hash     147104fcfb213e15
+#   content hash  4c198d989ed70a8c
+#   text hash     38a934a09a330277
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8870a0b1e841e144
-#   text hash     6c96b411c4d37a0e
+#   content hash  00ce282d8e0bf182
+#   text hash     66ecca0d28dccd3c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

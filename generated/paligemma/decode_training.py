@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  116e710bb9d877d9
-#   text hash     89e690664a4a694c
+#   content hash  211f2c476019dffb
+#   text hash     0d0efc35ed69274b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

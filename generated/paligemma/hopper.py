@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4562e9d879fa182e
-#   text hash     aadb8719e875b4d4
+#   content hash  bb3d9cee154e400f
+#   text hash     b4a2e1c227ba1eec
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

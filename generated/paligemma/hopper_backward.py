@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ae6a3cb4d69328f7
-#   text hash     a30501c43b12f7c0
+#   content hash  4a8b057936f983d8
+#   text hash     11fac0788441d45b
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  91139b74e39a8431
-#   text hash     8c9f294ffed05308
+#   content hash  aa1229e073ca1753
+#   text hash     0e56c74a31101bac
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

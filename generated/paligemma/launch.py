@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  40a1c160d6ff2245
-#   text hash     14736af46032697f
+#   content hash  b723327defb63836
+#   text hash     38f2c568c6add3b4
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

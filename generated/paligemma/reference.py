@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  77e489703c508be8
-#   text hash     c27daf2638656c9e
+#   content hash  54334fee7814408d
+#   text hash     6260b286651cdedd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

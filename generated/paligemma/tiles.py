@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c4ca7f6d2da585ea
-#   text hash     3c240ecab0cbe6e1
+#   content hash  7d6963ff3572199c
+#   text hash     f4dedb4db2969b8a
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

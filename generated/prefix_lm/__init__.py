@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  02ebe0f89f4ee76d
-#   text hash     281771c59dbcf1fd
+#   content hash  1a148c5540f0940c
+#   text hash     c45b6fd6d140c3cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

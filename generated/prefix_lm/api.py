@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a5335562ae4eeef
-#   text hash     182dc31c7f0d10a9
+#   content hash  ac323247fea8be9e
+#   text hash     005dcc985fab26ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73c26bf4e9718ac5
-#   text hash     f9f24a67812a6e34
+#   content hash  7ccee9ab01ac1567
+#   text hash     2b761c38d0aef98a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

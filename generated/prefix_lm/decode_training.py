@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93176427d8995e75
-#   text hash     bfc878a6d2263a57
+#   content hash  cff041edebcd2165
+#   text hash     c6794e30aa7f3760
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

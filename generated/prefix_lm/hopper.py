@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  254a9d979ca1d59d
-#   text hash     ed7725c47a677d17
+#   content hash  ba6cce8af3525ab0
+#   text hash     6c1c24d76a14aa49
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

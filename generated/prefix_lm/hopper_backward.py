@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e5ef7f1baef35ee5
-#   text hash     5478e2c308535792
+#   content hash  17d0e2e9272a9050
+#   text hash     65240c0d67bc4226
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

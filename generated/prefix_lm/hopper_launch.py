@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebe44f64a0b7c7e8
-#   text hash     6dbd58d9da1a0b90
+#   content hash  b86f38f0887fc712
+#   text hash     6a10e404b18514aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4919c1be73588bbf
-#   text hash     cb43146ce118d692
+#   content hash  a0aa93174c3e75b0
+#   text hash     12b78bc25089a0ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e2c06bb9b884e9a6
-#   text hash     450e5ff39f27de86
+#   content hash  38e43fe54478cac7
+#   text hash     996ad5cf5150ffbf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

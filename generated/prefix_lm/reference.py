@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  50f5490c9f5478fb
-#   text hash     f2847987d3243d62
+#   content hash  d2a00355b6b05ea2
+#   text hash     85958ab6c73a4ab3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

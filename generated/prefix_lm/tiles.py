@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b48f9c44edcc3784
-#   text hash     033e3691afd4ced5
+#   content hash  7471e630870799d2
+#   text hash     8c0b2443a478b88a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

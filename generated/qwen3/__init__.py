@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2da86b0b91b202c2
-#   text hash     60fe7b665c4450e7
+#   content hash  4790433e24dfea1d
+#   text hash     52a27c40575c3658
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0e4a365bc3da326f
-#   text hash     d7bfdcdb57050a5f
+#   content hash  8ed5a45a0cc1f120
+#   text hash     1ada33cd03e2210e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e81a956ebc36591b
-#   text hash     a1606fba7d2f2069
+#   content hash  ae49cd23ab1640d3
+#   text hash     e06f9d7a08df0016
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

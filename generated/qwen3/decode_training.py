@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c6dc76b790f5b0bf
-#   text hash     ca82f15c03042296
+#   content hash  cefc834704a03799
+#   text hash     222bbb47f145c160
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  430662d22baf88ec
-#   text hash     da8b3870ea89a0cb
+#   content hash  c07bec9b525b0bd1
+#   text hash     4788b51f04bfef69
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  024eb7ed5f113bbc
-#   text hash     f86ceebb5d69a274
+#   content hash  93bee54cf21a6040
+#   text hash     0ccdb358e69a094a
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92fd8f8d70092311
-#   text hash     697a0600e3d383ca
+#   content hash  69f789db31250013
+#   text hash     43dce18df1d98ade
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef903a6a1be511b9
-#   text hash     782a90c14e4aea5d
+#   content hash  d3ca97b831eb23f4
+#   text hash     1ffcaa618a2cf5b1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

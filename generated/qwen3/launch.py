@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98ed134a4ec04756
-#   text hash     68f7cdcad10c7fdc
+#   content hash  2f3064befd6e0348
+#   text hash     44ab853dd16a1de5
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

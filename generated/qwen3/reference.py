@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  975920aea0e8a659
-#   text hash     7abae337770d7de0
+#   content hash  f39d86a23a1db43f
+#   text hash     dfbce7c374ceecac
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

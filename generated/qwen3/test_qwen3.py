@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f4d56a64cc687530
-#   text hash     0a6f756a9402a415
+#   content hash  874f7cc4f54e14f7
+#   text hash     efe1c4aa4a416081
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9a600983491edd80
-#   text hash     ec1b803430c50e2a
+#   content hash  c0563ed5be057738
+#   text hash     bd9cbec3c162902f
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

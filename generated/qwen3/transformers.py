@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d8d113402a84111e
-#   text hash     b33c3383f32868d6
+#   content hash  31ab4dca46d1110f
+#   text hash     138306ee1ddaad40
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  927f8e9aaa74714f
-#   text hash     0f8e25e148d1b591
+#   content hash  bb2d639eb0e04b89
+#   text hash     d40da1d6380f1e70
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

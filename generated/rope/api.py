@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4f169c37d0b4ba57
-#   text hash     7701c7dda295413a
+#   content hash  ffd66cc153ffff0d
+#   text hash     22d186d7b1d11d0f
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c5590179de833a6
-#   text hash     416a93b272a4e61d
+#   content hash  2a18cfc452bbc248
+#   text hash     b900f50be8e8f31c
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2140b56a03309bb5
-#   text hash     ca53efd6f02d7abb
+#   content hash  9eab4d8055459d3a
+#   text hash     336a21a9fcfea050
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

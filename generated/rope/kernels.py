@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82a93d15734f04a1
-#   text hash     f3eec6ea1a1753cd
+#   content hash  b9ddc0b8368e122a
+#   text hash     9b3f8fddb2535afd
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6ae4a5555ce298d4
-#   text hash     09b61440762cd912
+#   content hash  b7003888a57bed01
+#   text hash     32e228a38e75afde
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3dde3e3e4828ba5c
-#   text hash     d8307d990f1da0ba
+#   content hash  c3e80f5ae0783473
+#   text hash     3dba553a884e9162
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

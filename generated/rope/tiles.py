@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  894fc4b4c75c4df9
-#   text hash     291a66b6cd1b2be2
+#   content hash  3d1a1f8b3a1b36ab
+#   text hash     3e3a57b6fa21e0fe
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

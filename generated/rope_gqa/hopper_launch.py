@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  14f3b890877e5bae
-#   text hash     583b03638493052a
+#   content hash  502a6b0954faeab8
+#   text hash     52849e00fe9bc9cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

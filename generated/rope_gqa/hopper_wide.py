@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  37b9f990d172b268
-#   text hash     3b6a4a522f63d5c4
+#   content hash  61991f0645c31fd3
+#   text hash     15dab124631feee8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eb2d1214a743b7c6
-#   text hash     dd6b62ee7f2a5644
+#   content hash  53758933f1925c04
+#   text hash     3bf0df8152307200
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0fb089795b7a11f8
-#   text hash     9aecf9d9d8735578
+#   content hash  548dd4cbc802bb2b
+#   text hash     e40932fe789a494c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  15084bdbe987e2f7
-#   text hash     ce1ce75dd04b9793
+#   content hash  67f09a5642870ccb
+#   text hash     f31e002d77f2be50
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

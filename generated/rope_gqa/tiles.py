@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  37b572652356b327
-#   text hash     203feeffb8ef1d1d
+#   content hash  fa6e6d6562b1f02a
+#   text hash     123784fdbcf7746e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0bf17fe9abc0bd0c
-#   text hash     6251243f48c7a6bb
+#   content hash  91773eab320d7221
+#   text hash     1af133cc849f0d1f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e72c4bf52f14ccd2
-#   text hash     c058d23a2f859b77
+#   content hash  d518661670b1c738
+#   text hash     844570e58a409097
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  24d1ef3c36aa5198
-#   text hash     6e792c70a4b1a849
+#   content hash  0d623dbef32fcd41
+#   text hash     aa481d1ff8b80d10
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

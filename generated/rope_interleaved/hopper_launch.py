@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  616f66478657cf2c
-#   text hash     d567b9291c0bb21c
+#   content hash  1598c323fc3b2e7d
+#   text hash     12e54e1f3fd77265
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7e002513e74e488d
-#   text hash     758b1f72662606bf
+#   content hash  dcad55ccff41f415
+#   text hash     e9e03a0d30d7e474
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7ba55c8474c2c993
-#   text hash     0ac55309b87dd6d2
+#   content hash  204b3fac592eb642
+#   text hash     be2b60b0aa6f89ed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

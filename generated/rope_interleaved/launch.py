@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dc3251808b860393
-#   text hash     c9dd183fcb28c7a3
+#   content hash  d6def6b80739bd6e
+#   text hash     90e7c0f71cd250fd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2de9b14e4ef1c2ef
-#   text hash     9edbf99b23222983
+#   content hash  026c83bfff151f2e
+#   text hash     bd9f36dfcfe1798b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

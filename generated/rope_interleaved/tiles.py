@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f5f4d397d1a8289f
-#   text hash     3f0d3e34ff7ea381
+#   content hash  1137e0d20533514b
+#   text hash     2f631f769cd56451
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

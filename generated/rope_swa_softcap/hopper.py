@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  20e28c618a0ba1e3
-#   text hash     2dea0ecbaadfde7e
+#   content hash  411753d46a46e2cf
+#   text hash     968c244212f46cef
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

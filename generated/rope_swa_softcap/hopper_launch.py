@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d5e24790931a0f10
-#   text hash     1a33d69ae724d4b5
+#   content hash  6889a34f3f321aee
+#   text hash     46bf59a8feeeb531
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

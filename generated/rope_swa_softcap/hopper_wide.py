@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  26be96361584fc02
-#   text hash     18e4ec321f5f278b
+#   content hash  b617ae9bc89abc6e
+#   text hash     244fda5870c8eaf0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d7236e595ef3f41
-#   text hash     f6e99d83fd223ba8
+#   content hash  1563f7eae1e175ba
+#   text hash     42cb27c01f486efc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

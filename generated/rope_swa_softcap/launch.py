@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  85d0559822377868
-#   text hash     819d852b096d4fcd
+#   content hash  13657b774d136b36
+#   text hash     dea5827c4391ba8d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  abd51bb985d7039b
-#   text hash     12eafd906e1b0ac6
+#   content hash  9bcb7f659568566a
+#   text hash     06ebec317e3cd149
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  09e5adf576b03c9e
-#   text hash     38e192e8c5b97742
+#   content hash  64f239627119ad9c
+#   text hash     b93d8006cbe5238b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  913b414625e6bd6c
-#   text hash     37ff2e284fc1dc34
+#   content hash  6f4e62f60a39a0d7
+#   text hash     1c23b4d16ab14a21
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

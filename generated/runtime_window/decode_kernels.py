@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  59892fef627f2986
-#   text hash     92b6e98c8b9e33fe
+#   content hash  a7b07960d57d003a
+#   text hash     8ebd4a2df4349602
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6098d0ca6e7e3359
-#   text hash     0a1d3d0bd053316a
+#   content hash  1dcef309c52b3762
+#   text hash     9a89e93db3a7fc15
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  99db49e0b98a930f
-#   text hash     096795782aa01d52
+#   content hash  75c25b71fcfafca4
+#   text hash     955dd7bc9acd7aa2
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

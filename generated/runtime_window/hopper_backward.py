@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2e6f1a4e35504d4d
-#   text hash     7d86d08e32319815
+#   content hash  66cafb934658db29
+#   text hash     28ddded266f02715
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  24cda2bfd0626a0b
-#   text hash     b5d77e50fd560ad4
+#   content hash  155164a5269ea93d
+#   text hash     9ca239fa58b42b58
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

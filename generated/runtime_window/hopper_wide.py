@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1b30226427efcc85
-#   text hash     61e95b4145b96baf
+#   content hash  f9e43994996f0b9e
+#   text hash     9b9fa3b2384ecac7
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b524cb3dc17a0e17
-#   text hash     c972856dc7ae221c
+#   content hash  5d55587206c27bea
+#   text hash     bea7037d23e65a5d
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

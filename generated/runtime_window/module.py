@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b030985c248dce08
-#   text hash     14d2c24ad2bd5097
+#   content hash  757831d36e258027
+#   text hash     d94517e93f7be6ae
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d77e970a58cb5c9d
-#   text hash     d5f873deab66c75c
+#   content hash  2d336f01cea75505
+#   text hash     e13109b5bc5108dc
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

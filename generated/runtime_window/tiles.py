@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7801057ce5bb6b4
-#   text hash     eb56c91b631a5f25
+#   content hash  02748a8eb6d2dfa0
+#   text hash     60a1b39047a0a700
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7f3bff7b99763a7b
-#   text hash     e37f7a960a2ba921
+#   content hash  8fc4873b60dc5619
+#   text hash     818f542f0c3afa32
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

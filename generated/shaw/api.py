@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7996a1ac76c8e8b3
-#   text hash     4eecfce7398bf4bc
+#   content hash  88904cc32fb688d3
+#   text hash     11e09a86b0a42fef
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

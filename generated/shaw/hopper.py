@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  699bf58db4b46d60
-#   text hash     f7e40ef68138c727
+#   content hash  79cbeae58c4a4be3
+#   text hash     7ce6865dd72d9edf
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

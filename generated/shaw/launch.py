@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  848a72f46a52aa4c
-#   text hash     92f86c55fed0d8bb
+#   content hash  089f8e423eda6c00
+#   text hash     27293fd20d8420eb
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

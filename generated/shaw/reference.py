@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bb0337e940c6d925
-#   text hash     69df3214074af81a
+#   content hash  6aba703d8bbed43d
+#   text hash     85dcb89af9ff2a4f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

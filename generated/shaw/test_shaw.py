@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf94fe114a7782a6
-#   text hash     f98bac5e8160a914
+#   content hash  2ef538427c9d5aa0
+#   text hash     cf4a32d28d5ccd2c
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

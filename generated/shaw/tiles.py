@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c74ee55afbe4ebf
-#   text hash     171f7e58245b5b3b
+#   content hash  15dcdcd852d580a6
+#   text hash     ebc6ba2b1a835c01
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d40a66d6c1a2bf17
-#   text hash     aa412b876c6dd022
+#   content hash  def690d9e9110cbc
+#   text hash     4f57dd687d87f4aa
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

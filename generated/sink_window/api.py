@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5bdf198145deb81d
-#   text hash     45da15f6537ff913
+#   content hash  fc5ac1f14c37571c
+#   text hash     6ad38aae860736d9
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cbdf8bf5e8a638a6
-#   text hash     1695425ed5a4f110
+#   content hash  028cd4f32f9d99b8
+#   text hash     51e019bc5e689e8c
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9e88d47deb892a7
-#   text hash     c870b63e8a771c31
+#   content hash  0c0cb6889f46da6b
+#   text hash     9ed971382265364a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b2c3e781ed338641
-#   text hash     e2aff3c993132c7e
+#   content hash  2764d9ecdc655289
+#   text hash     abe6618752220e45
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

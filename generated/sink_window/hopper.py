@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d41c5ccd4f3f496d
-#   text hash     293fb4c9316ec347
+#   content hash  70af692914f2bc94
+#   text hash     32c358f27cf5014b
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  de1003d2fd9703e0
-#   text hash     0207625627472ec6
+#   content hash  6e620648a0d641e4
+#   text hash     b1ec4e073f35b5c5
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

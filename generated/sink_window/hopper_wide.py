@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2a97f19b3a5c4d37
-#   text hash     e9ac5ef72c42cd60
+#   content hash  23587c575c11f54d
+#   text hash     16a01a25c1b7c0fe
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

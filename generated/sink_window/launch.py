@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e7a4f16b8adb57cd
-#   text hash     595ef15a1a768515
+#   content hash  b6204727c2e589e2
+#   text hash     91c929c830271405
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a714976dd7b5feb
-#   text hash     53d3a59e515a1fe8
+#   content hash  f86d7160a9cfb8eb
+#   text hash     ed0b0f9f724a9dee
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  81ff177203144a17
-#   text hash     b724aaf835f51a36
+#   content hash  c5dc973f4f3d9935
+#   text hash     5b417ebf0b46558d
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e2d5424a2cdec9da
-#   text hash     a9bd6c1549e33a78
+#   content hash  6cd2ad1f4a349676
+#   text hash     107c37a65abcff01
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  876b57c254b9dcd5
-#   text hash     87063cacc9e455fa
+#   content hash  d01437d1a553bae5
+#   text hash     a33821e85014a5af
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

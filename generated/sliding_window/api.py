@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eff048973c3a147e
-#   text hash     f0cb7ae6c6a148f6
+#   content hash  3cd0e9e678815d7d
+#   text hash     13a3935c56c31549
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ff9d6cd7940f2df3
-#   text hash     89e7fbeab283e83a
+#   content hash  9f1f7737bc3b81c7
+#   text hash     e355d0fc07a819f3
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

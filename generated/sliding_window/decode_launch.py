@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ed94428c9106c79e
-#   text hash     703445bca0395e00
+#   content hash  81ffc4407afb7464
+#   text hash     c9234d424c5d3444
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2bce6c6e742aa6e8
-#   text hash     1bad64e348ecf84b
+#   content hash  c10708ba98bc27a4
+#   text hash     0610766757cc8c97
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

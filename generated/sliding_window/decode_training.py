@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70c58e7938a2dc07
-#   text hash     e6d08ffd407aa550
+#   content hash  822e42faf385be03
+#   text hash     a5fbca194df420f0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

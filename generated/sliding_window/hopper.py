@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  319bb29d401f1a81
-#   text hash     6cbd53e1553902c0
+#   content hash  5787678d2749ce8d
+#   text hash     509d76e3bd6acda9
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

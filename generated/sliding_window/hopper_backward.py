@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  efffd187c28c7ae4
-#   text hash     14691d52724a852f
+#   content hash  db658973f9d050ba
+#   text hash     a7781ec02303a26e
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

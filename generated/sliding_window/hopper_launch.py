@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  787801cb9170af5e
-#   text hash     7aa2a11bdeb2bbe9
+#   content hash  0f734e76bb2b520d
+#   text hash     d205c8924b12dd23
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae5276d5c5fe2e09
-#   text hash     095bc8d28429700f
+#   content hash  13ee36a76404c665
+#   text hash     4bf57bee59e6dff6
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf21922157cbe241
-#   text hash     53d0487b44f3be61
+#   content hash  ce507434baee5ad4
+#   text hash     03cc8c0ae7d617bd
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

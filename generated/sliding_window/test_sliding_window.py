@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4ac6a8d071d4dacc
-#   text hash     ff3739195ee92747
+#   content hash  1a95bd6fe910975f
+#   text hash     b0ae541b90812cc5
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

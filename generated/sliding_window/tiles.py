@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  326f7a9210e8249f
-#   text hash     84a0dbae6604d44c
+#   content hash  2dad37114ad3bf98
+#   text hash     cc6d6ed45c4cf23b
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

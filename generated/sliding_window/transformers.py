@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  627603d1133cff2d
-#   text hash     0593fd99d0de939d
+#   content hash  5ff067acfb54c741
+#   text hash     79cfecaab096741f
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

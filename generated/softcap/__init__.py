@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5cf68448849fd9e
-#   text hash     9e97913a735d5aa6
+#   content hash  911fe759e688f370
+#   text hash     92aee0e79f43c1e4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c5b43f3b31ec9dc
-#   text hash     96f091e218f58c45
+#   content hash  64492a0db6682d5c
+#   text hash     1c216d5b6bb2c121
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b14858be25ae6ff0
-#   text hash     38513af828caa50b
+#   content hash  baaf720edb433351
+#   text hash     d00c71f73a9c4130
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

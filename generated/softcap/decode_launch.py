@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  90ed6f7eddd582d7
-#   text hash     739499b24cfd1974
+#   content hash  c89950d2200aeb8f
+#   text hash     0981262aec084c34
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  baa1c401beb67c99
-#   text hash     1d36fa7e5781cb6b
+#   content hash  7cd8c21281dc0347
+#   text hash     4537d6865b125444
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

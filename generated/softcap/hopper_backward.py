@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c4d97d48e72ead2
-#   text hash     97d55567ad6f81f1
+#   content hash  b494043dc12d171d
+#   text hash     4a6ef47015ae1b1f
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bd4891a9cab1d0a8
-#   text hash     d86fbb11b9419f85
+#   content hash  68bd081b044af617
+#   text hash     72921c8728aace82
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a265e4bcd9cdc0bd
-#   text hash     5669bedf9e5d4a39
+#   content hash  23dc293704d895d2
+#   text hash     973e912f6dc8eec5
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

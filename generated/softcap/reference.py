@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33f2111525392825
-#   text hash     5848b4b5ec70d398
+#   content hash  f82fb57d8dc8c899
+#   text hash     553177fcaf94f8d7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c9aefde70f7c6fcf
-#   text hash     a599743347306999
+#   content hash  10c29af9efce4d18
+#   text hash     d1001f5d4f531e18
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73aee4711ad2e654
-#   text hash     af91b7dcf3f50ccb
+#   content hash  7b9688266154703b
+#   text hash     e7c007b20b6f3183
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

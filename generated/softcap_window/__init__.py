@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7da57da2cbf32b37
-#   text hash     6c87ccdda468de72
+#   content hash  01ad090245548c6d
+#   text hash     262ba26bd5e1c7c9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

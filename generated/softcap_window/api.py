@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b2e5dc4f06593ce
-#   text hash     78e5fab1ebb11ac4
+#   content hash  c4fc7bb4f476da1f
+#   text hash     df72f4c97ff15554
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0235dde33c4ca1b1
-#   text hash     7658103bffb67510
+#   content hash  652f26815fd90515
+#   text hash     31d7fb2ec946e56c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

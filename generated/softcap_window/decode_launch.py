@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4e40c862ba12ab54
-#   text hash     063b931d1b4bc089
+#   content hash  3e2ac3af7fd13b21
+#   text hash     f940525e59552380
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ee96820c9237a664
-#   text hash     945ffe84799c101b
+#   content hash  7348bd7920f24c3d
+#   text hash     1b9ff0f985911cca
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

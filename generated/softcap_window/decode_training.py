@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c0883ba01d8e7065
-#   text hash     4220a7c23e04524d
+#   content hash  57f7dba02b4ca6c7
+#   text hash     f3b8feb7a20537a0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  41c49da3e3e3c969
-#   text hash     e6d8b0db4775fced
+#   content hash  0d448780281c9560
+#   text hash     4ed065df8bfc5617
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

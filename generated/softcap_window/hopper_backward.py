@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3430eadcbdd15ed5
-#   text hash     a5a64f544bb66d9d
+#   content hash  76553313930d5fc7
+#   text hash     e528d13d2b13cf21
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

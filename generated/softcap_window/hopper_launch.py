@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa7fee3d7c7e65da
-#   text hash     fa1c10f4429919d5
+#   content hash  b97e7f742ff34cf0
+#   text hash     32cc113fb63ab98f
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

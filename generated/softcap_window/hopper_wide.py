@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  31cd94a62903c8f8
-#   text hash     6624b4140fcc67ac
+#   content hash  3108f2b202b7f49f
+#   text hash     93c93c9dc337cf73
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  de73533909876186
-#   text hash     824862ed49162f74
+#   content hash  c09295450e0ca856
+#   text hash     27af88ffff91aadf
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  569397cb558a863b
-#   text hash     363b49d81f279a21
+#   content hash  d7e7fd3f5ef2ac6c
+#   text hash     c9ee996d940a65fc
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  568ed3fc9a9941aa
-#   text hash     c38e9a72dcdc05a7
+#   content hash  152707931493392f
+#   text hash     e2b1750c86fff43e
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17613a801baa2b45
-#   text hash     c04a0f2df51c3d68
+#   content hash  b56ac959cc13f42f
+#   text hash     43ce9745e89045df
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

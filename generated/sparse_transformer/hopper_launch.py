@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  15ff6a24d85cd035
-#   text hash     6b2e642d13f07207
+#   content hash  dfc84891969631ed
+#   text hash     93b832f6267922ef
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ae96f0c20a8f786b
-#   text hash     a269d2acf9d2d293
+#   content hash  66743e2948a5028e
+#   text hash     d0d43659734ab7df
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

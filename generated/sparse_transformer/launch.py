@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6c69f4fda28fe5fc
-#   text hash     89ee94522bd58005
+#   content hash  688e2473ca5d1c1e
+#   text hash     1ce028a00bd0d287
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e0d379148b7ac92d
-#   text hash     3b81e8b2fe65e0f5
+#   content hash  ac437ccf8ec635de
+#   text hash     7c2006c5ed60d388
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d1f5b2d349d2e279
-#   text hash     06c199c907ea7aa0
+#   content hash  0aaf2262cd845dfe
+#   text hash     917de8a6de82fbc7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a48a41f8b19db38e
-#   text hash     f8c50fa859474eb6
+#   content hash  a83d2ee36b5ddbcf
+#   text hash     d3c89e611eeb0337
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9551437372b85c12
-#   text hash     8219bf19f9975ef9
+#   content hash  db57941759c37f11
+#   text hash     404afe00dc1077c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  88440365d66fad46
-#   text hash     b29f584914f89107
+#   content hash  4e2dbb48a185e225
+#   text hash     17c0c6dda68aa7b8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

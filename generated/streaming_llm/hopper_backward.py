@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2032a52b889c6aa5
-#   text hash     b7f4f3a7964ae429
+#   content hash  80951068b8aa6698
+#   text hash     8627facc3d76bf37
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  214c31fda568c662
-#   text hash     c4d775dae87441e3
+#   content hash  92471ea32b281a31
+#   text hash     3858fa0209c0572e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9f91716e6c6c7a1f
-#   text hash     83039ce9a156c143
+#   content hash  21589da970a30607
+#   text hash     cd0211ef2c9c4ad6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

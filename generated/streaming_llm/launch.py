@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3ae7d71f732992c2
-#   text hash     3cba7655e50ca0cc
+#   content hash  2033f948a01f7fb4
+#   text hash     80433aca6fb0ad5d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

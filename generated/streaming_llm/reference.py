@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0f3b9a17a77141a1
-#   text hash     10cf613b43a2e74b
+#   content hash  2fe03129dcff65c8
+#   text hash     7db7e87cf41bdc6a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2ec80d9449fb4aa7
-#   text hash     c5d36010d27ac371
+#   content hash  64e55cfb188a9254
+#   text hash     86a6740e7f8760c5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

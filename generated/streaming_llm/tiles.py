@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  461439799f0ac316
-#   text hash     cfc1db77f4072532
+#   content hash  167ea22c408df74c
+#   text hash     63cbffd1d7001aa4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

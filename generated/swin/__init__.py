@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5be6222088d6a8e8
-#   text hash     b85e5bb1978e494c
+#   content hash  8281b032de269b63
+#   text hash     b9787c0eb712ad59
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9cedec5604c8f5d3
-#   text hash     cddccef591918e30
+#   content hash  a5effe0fa09e89a1
+#   text hash     874f848ff018ef95
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af2b1411edd6ab85
-#   text hash     8bfcb9bec6162e7a
+#   content hash  ab5299514fd76080
+#   text hash     1390378d611401b5
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

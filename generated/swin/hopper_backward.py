@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  00c6635f8ca95b19
-#   text hash     4bb157c07c290d22
+#   content hash  a2c3ab18edc1649f
+#   text hash     cafc7b60cc81aa3a
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  81d3d0346d83696e
-#   text hash     c182b4c7f717a930
+#   content hash  fb05cc453ad86f16
+#   text hash     15a72f6edb8bdfbf
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

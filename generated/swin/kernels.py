@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  302a34add8bdfea2
-#   text hash     fc2119ce3f877ce4
+#   content hash  ae2d3cd5d67db578
+#   text hash     594d4a9a13c1b401
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -29,7 +29,7 @@ Backward
     delta = rowsum(out * dout) - dlse             # dlse: gradient of the LSE in natural-log units, dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
     d score / d in_offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6] = 1.0
-    # backward_dq, for each program and entry
+    # backward_dq or backward_tables, for each program and entry
     in_offset_bias_at_sum = sum of ds * (d score / d in_offset_bias[...]) over the scores that read it
     din_offset_bias = in_offset_bias_at_sum       # launch.py, summed over the axes that the input lacks
     dq = scale * sum of ds * k over the keys      # backward_dq
@@ -37,12 +37,15 @@ Backward
     dv = sum of p * dout over the queries         # backward_dkv
 
 Programs
-    forward        a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys
-    backward_dq    the same; runs before the other backward kernels, for which it stores delta
-    backward_dkv   a tile of BLOCK_N keys of one head of a batch entry; loops over tiles of BLOCK_M queries
+    forward           a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys
+    backward_dq       the same; runs before the other backward kernels, for which it stores delta
+    backward_dkv      a tile of BLOCK_N keys of one head of a batch entry; loops over tiles of BLOCK_M queries
+    backward_tables   a tile of BLOCK_M queries of one query head in a share of the batch entries; loops over tiles of
+                      BLOCK_N keys, and for each over the share
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
     batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
+    Grids of one axis: `backward_tables`.
 
 Tensors, by their axes
     q, dq            [B, q_total, Hq, D]
@@ -100,6 +103,8 @@ Symbols
     first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
                             each
     slot                    index of this program among all, for sums that each program keeps by itself
+    own_tiles               number of tiles of queries
+    share                   the part of a batch that a program sums over
     keys, queries, terms    tuples of the values that a kernel passes to every step and that no step changes
     PRECISION               how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
     BLOCK                   rows of a tile, in functions used for both queries and keys
@@ -572,3 +577,70 @@ def backward_dq(
 
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "all_batches", "shares"])
+def backward_tables(
+    q_desc, k_desc, v_desc, dout_desc, lse_ptr, delta_ptr, scale, in_offset_bias_ptr, in_offset_bias_at_sum_ptr,
+    q_total, k_total, Hq, all_batches, shares, in_offset_bias_stride_head, in_offset_bias_stride_entry0,
+    in_offset_bias_stride_entry1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """Store the gradient of offset_bias by entry, from a tile of queries in a share of the batch.
+
+    The share is every `shares`-th of the `all_batches` batch entries, from `share` on.    They read the same entries at the same places, so that gradients of scores are added up over them first.
+    """
+    slot = tl.program_id(0).to(tl.int64)
+    own_tiles = tl.cdiv(q_total, BLOCK_M)
+    q_start = tl.program_id(0) % own_tiles * BLOCK_M
+    h, share = tl.program_id(0) // own_tiles % Hq, tl.program_id(0) // own_tiles // Hq
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_begin = k_len - q_len
+    # [BLOCK_M]
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + q_begin
+    in_offset_bias_base = in_offset_bias_ptr + tl.cast(h, tl.int64) * in_offset_bias_stride_head
+    for i in tl.range(0, tl.cdiv(k_len, BLOCK_N)):
+        k_start = i * BLOCK_N
+        # [BLOCK_N]
+        k_pos = k_start + tl.arange(0, BLOCK_N)
+        in_offset_bias_at_entry0 = within(floor_div(q_pos[:, None], 7) - k_pos[None, :] // 7 + 6, 13)
+        in_offset_bias_at_entry1 = within(floor_mod(q_pos[:, None], 7) - k_pos[None, :] % 7 + 6, 13)
+        # [BLOCK_M, BLOCK_N]
+        in_offset_bias_at = tl.load(
+            in_offset_bias_base
+            + in_offset_bias_at_entry0.to(tl.int64) * in_offset_bias_stride_entry0
+            + in_offset_bias_at_entry1.to(tl.int64) * in_offset_bias_stride_entry1
+        ).to(tl.float32)
+        keep = (k_pos < k_len)[None, :]
+        # [BLOCK_M, BLOCK_N]
+        in_offset_bias_at_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for j in tl.range(0, tl.cdiv(all_batches - share, shares)):
+            b = share + j * shares
+            # [BLOCK_M, BLOCK_D]
+            q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+            # [BLOCK_N, BLOCK_D]
+            k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+            score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
+            # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
+            score = score + in_offset_bias_at
+            row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+            # [BLOCK_M]
+            lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+            p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
+            # [BLOCK_M, BLOCK_DV]
+            dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+            # [BLOCK_N, BLOCK_DV]
+            v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
+            dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+            # [BLOCK_M]
+            delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
+            ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
+            in_offset_bias_at_sum += ds
+        in_offset_bias_at_sum = tl.where(keep, in_offset_bias_at_sum, 0.0)
+        add_by_entry(
+            in_offset_bias_at_sum_ptr + slot * 169,
+            row < q_len,
+            in_offset_bias_at_entry0 * 13 + in_offset_bias_at_entry1,
+            in_offset_bias_at_sum,
+        )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  81db11f22f466122
-#   text hash     13cbbd76dde4f93d
+#   content hash  d89b487a834978f4
+#   text hash     7a9ad39660cafd15
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -90,52 +90,77 @@ def _differentiate(
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse)
-    if not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
+    apart = _tables_apart(q, k, entries)
+    # on Hopper GPUs
+    at_once = (apart or not wanted[3]) and runtime.differentiated(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_offset_bias, scale, out, lse, dout, dlse, delta,
         dq, dk, dv,
-    ):  # fmt: skip
-        return tuple(gradients)
+    )  # fmt: skip
+    if not at_once:
+        dq = dq if wanted[0] else runtime.empty_like(q)
+        in_offset_bias_at_sum = None
 
-    dq = dq if wanted[0] else runtime.empty_like(q)
-    in_offset_bias_at_sum = None
-
-    def launch(block_m, block_n, warps, stages):
-        nonlocal in_offset_bias_at_sum
-        in_offset_bias_at_sum = (
-            lse.new_zeros(q.shape[0], q.shape[-2], runtime.cdiv(q.shape[1], block_m), 169) if wanted[3] else None
-        )
-        runtime.launch(
-            cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_offset_bias, in_offset_bias_at_sum),
-            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
-            from_shapes=lambda: dict(
-                _common(q, k, v, entries, in_offset_bias, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
-            ),
-        )  # fmt: skip
-
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
-
-    if wanted[1] or wanted[2]:
-        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
-
-        def launch(block_m, block_n, warps, stages, makes=None):
+        def launch(block_m, block_n, warps, stages):
+            nonlocal in_offset_bias_at_sum
+            in_offset_bias_at_sum = (
+                lse.new_zeros(q.shape[0], q.shape[-2], runtime.cdiv(q.shape[1], block_m), 169)
+                if wanted[3] and not apart
+                else None
+            )
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n, makes),
-                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_offset_bias),
-                grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                cache, kernels.backward_dq, (block_m, block_n),
+                (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_offset_bias,
+                 in_offset_bias_at_sum),
+                grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_offset_bias, block_m, block_n),
+                    out_desc=runtime.tile_source(out, block_m, entries),
                     dout_desc=runtime.tile_source(dout, block_m, entries),
-                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
-                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
+
+        if wanted[1] or wanted[2]:
+            dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
+
+            def launch(block_m, block_n, warps, stages, makes=None):
+                runtime.launch(
+                    cache, kernels.backward_dkv, (block_m, block_n, makes),
+                    (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_offset_bias),
+                    grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                    from_shapes=lambda: dict(
+                        _common(q, k, v, entries, in_offset_bias, block_m, block_n),
+                        dout_desc=runtime.tile_source(dout, block_m, entries),
+                        lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                        delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                        TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps,
+                        num_stages=stages,
+                    ),
+                )  # fmt: skip
+
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+
+    if apart and wanted[3]:
+
+        def launch(block_m, block_n, warps, stages):
+            nonlocal in_offset_bias_at_sum
+            in_offset_bias_at_sum = lse.new_zeros(
+                _shares(q, block_m), q.shape[-2], runtime.cdiv(q.shape[1], block_m), 169
+            )
+            runtime.launch(
+                cache, kernels.backward_tables, (block_m, block_n),
+                (q, k, v, dout, lse, delta, float(scale), in_offset_bias, in_offset_bias_at_sum),
+                grid=lambda: (_shares(q, block_m) * q.shape[-2] * runtime.cdiv(q.shape[1], block_m),),
+                from_shapes=lambda: dict(
+                    _common(q, k, v, entries, in_offset_bias, block_m, block_n),
+                    dout_desc=runtime.tile_source(dout, block_m, entries), all_batches=q.shape[0],
+                    shares=_shares(q, block_m), num_warps=warps, num_stages=stages,
+                ),
+            )  # fmt: skip
+
+        runtime.launch_tuned(cache, tiles, "backward_tables", launch, q, v)
     if wanted[3]:
         total = in_offset_bias_at_sum
         gradients[3] = (
@@ -150,3 +175,18 @@ def _(out, lse, dout, dlse, wanted, *inputs):
 
 
 _attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
+
+
+def _tables_apart(q, k, entries):
+    """Whether `backward_tables` computes gradients of tables: it computes scores again, but adds up by entry once.
+
+    Scores cost about as much as adding up 32 entries of a tile. Tiles read fewer if the keys have many tiles for the
+    number of entries. If the call leaves rows out, positions differ between batch entries.
+    """
+    return entries is None and q.shape[0] > 1 and 169 >= 32 * runtime.cdiv(k.shape[1], 64)
+
+
+def _shares(q, block_m):
+    """Number of shares of the batch in `backward_tables`: up to 256 programs, which add up two batch entries or more."""
+    programs = q.shape[-2] * runtime.cdiv(q.shape[1], block_m)
+    return max(min(256 // programs, q.shape[0] // 2), 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b25a6fc5d411ad70
-#   text hash     2d6bbb0ec5cddfff
+#   content hash  82c000f8b46d67a2
+#   text hash     7d7beed044048a98
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

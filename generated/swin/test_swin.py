@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3d8d71ac66a42483
-#   text hash     0fd9cadbd910525a
+#   content hash  ea29e88087af8cc0
+#   text hash     fbfbe7fe73ba81c4
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

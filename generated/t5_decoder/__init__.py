@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  64ae2f648eceec8a
-#   text hash     6d5f1f701f9e18ef
+#   content hash  36be9edc499b49d6
+#   text hash     3d7441d170677feb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8a17ab61f32585ee
-#   text hash     2a36a376d892bef4
+#   content hash  3b656dcc1f6a0cef
+#   text hash     625b28178673a005
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

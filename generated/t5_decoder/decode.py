@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  69a1fb8e95439fb9
-#   text hash     487a55e8bdecc572
+#   content hash  bcd5fd5791b4f5bc
+#   text hash     7baa093765d07e02
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

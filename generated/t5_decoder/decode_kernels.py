@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  87aa73e1fffb5c18
-#   text hash     0244ec22ce65187b
+#   content hash  e7383333f1412b2c
+#   text hash     0eef96fb93c2f564
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  59a4145dfbfefa36
-#   text hash     16aa1d8ab15c0539
+#   content hash  a131f04c6084a3c1
+#   text hash     d93213d5e0f85d68
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5656ab140bcfaf37
-#   text hash     4ef9f682304c93a9
+#   content hash  7f4bf048a1edbfb0
+#   text hash     63674e633cf1221c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  84098d4e7112d4cf
-#   text hash     76d56699b73d23d4
+#   content hash  2ee242f8953f8691
+#   text hash     c2fa101bbf2560ac
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

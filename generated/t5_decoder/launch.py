@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19f1e7eb0df844dc
-#   text hash     9c979b8de708d6e1
+#   content hash  9c66afa0436cefd2
+#   text hash     ffa58888a678c02f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

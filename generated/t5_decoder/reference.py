@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  723365c659bad2e9
-#   text hash     b85b0c45dca96fb0
+#   content hash  064b471122109600
+#   text hash     4bba020fe31407b7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7cc2ab6bd0519a7b
-#   text hash     2df357641eaf0e04
+#   content hash  0a2167c70e66c8ff
+#   text hash     ae3b9e956338a78b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

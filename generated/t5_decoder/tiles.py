@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2f141e6f7fd7f2d4
-#   text hash     463aff768e7e2a56
+#   content hash  759ab57e4f36ab15
+#   text hash     4c0e647b6a8d29ac
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e39b8d499e7c3b20
-#   text hash     8e276dac576da7ee
+#   content hash  e2d59a04eb3d0693
+#   text hash     8a9125d72b9c0304
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

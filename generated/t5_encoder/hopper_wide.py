@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b65c3e677137f17
-#   text hash     d7a4cbcb58dba2d6
+#   content hash  724963259f908fe5
+#   text hash     8d50213cda48a0cd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f7e1ea2d19022432
-#   text hash     005659685889e33c
+#   content hash  f6926c905ff1c5a9
+#   text hash     01b9a4970833353a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

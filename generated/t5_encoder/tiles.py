@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e67af8a02e30751e
-#   text hash     91f498c028fbe59b
+#   content hash  b318dc42fc5712fe
+#   text hash     b02302c90e2daf99
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ff578a5d2a7d7786
-#   text hash     62461ae70b4d4298
+#   content hash  a2b307087e8c4776
+#   text hash     b69bdfc56b4796ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  be713730b22e1db1
-#   text hash     4480cb3413404157
+#   content hash  ef1645beae6b59a2
+#   text hash     b7fa6340b42f18f8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

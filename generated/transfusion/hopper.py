@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  11c10e995779f956
-#   text hash     bfb2a12fed3123c8
+#   content hash  298ffd0a6a4cc48e
+#   text hash     e54dc895e38c57e2
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  42078a5757d3dc3b
-#   text hash     88755a68f42a3e5f
+#   content hash  d214c2d386df666c
+#   text hash     2a07248cc82c0237
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

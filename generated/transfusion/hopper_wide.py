@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  30da5b8df39066e5
-#   text hash     8af8179add5d1ce3
+#   content hash  86a4d605b7e578d1
+#   text hash     7b9d6d6252b6130d
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  853c9a150d9b39ce
-#   text hash     79a682a588ee7ecb
+#   content hash  a355626b0e7432dd
+#   text hash     dd88b2c505d52f5a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  212eb2fdaa8affe1
-#   text hash     0fde113bf747e898
+#   content hash  4d5c4164f6365575
+#   text hash     168af11190d6ca13
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

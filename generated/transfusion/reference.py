@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e72958d2017864c0
-#   text hash     0df102eabeb537c6
+#   content hash  ea37ad64888c91ef
+#   text hash     dc5813d6098d3c26
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

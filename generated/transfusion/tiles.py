@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69283a7172b9d70b
-#   text hash     d657d5abe7769d42
+#   content hash  c6630b03de9836df
+#   text hash     0a2221f6189e3109
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  89fe8ac9a6dd67c8
-#   text hash     a80c1f3539c2be22
+#   content hash  4ae1e6f997171fc8
+#   text hash     75dd9f04766719ab
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

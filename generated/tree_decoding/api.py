@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6c564da72367309c
-#   text hash     8f371c35065757f4
+#   content hash  5d0bdfd0d57f4cec
+#   text hash     c7260d3a89599512
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9d29d9bb415e429a
-#   text hash     020c5eb0feb9ce67
+#   content hash  2ecffa7d7e79c5ae
+#   text hash     af61b2c242e3ce29
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1bdef63a2e5378f2
-#   text hash     9cd5dd61d4be7e15
+#   content hash  b7d5f9f1b3e53d42
+#   text hash     600cea4515ee5467
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

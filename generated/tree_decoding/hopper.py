@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  34c66895f006956f
-#   text hash     c8e7d4a4ae4a1c35
+#   content hash  b120e017bffe4e54
+#   text hash     258ac472b66f5344
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  80a3425b1b73f0d4
-#   text hash     b792ecd5dd5db048
+#   content hash  ab66bbcc264f2e88
+#   text hash     020604e452c17d30
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  92be4cf7bf94d355
-#   text hash     bac74021fcf51608
+#   content hash  cba9e727e64f68de
+#   text hash     92edb338fa9c9e16
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

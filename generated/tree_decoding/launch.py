@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b2e4b0d7354ce17d
-#   text hash     44ba224e2f79bedc
+#   content hash  7c41a70ebcb09f3a
+#   text hash     9f50413e54358cfd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7fbe481be35ff9bb
-#   text hash     8780346f1ce3c97b
+#   content hash  bbde952acbf2c811
+#   text hash     c5e65e1873042dda
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

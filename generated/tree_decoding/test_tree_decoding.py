@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9295ce57601d7c64
-#   text hash     7892f12726619338
+#   content hash  f8d6505d9259ffa7
+#   text hash     302ce43e1478ae38
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8ec62e76767a8360
-#   text hash     8752d624626ef8ff
+#   content hash  097d0905940b2572
+#   text hash     70e3dfd5d7043873
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

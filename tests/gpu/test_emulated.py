@@ -125,10 +125,11 @@ def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -
 
 
 def differentiates(of: Plan, size: int) -> bool:
-    """Whether kernels for Hopper GPUs compute gradients: those of some learned inputs at most."""
+    """Whether kernels for Hopper GPUs compute gradients: those of some learned inputs at most, and of no table apart."""
     assert of.hopper
-    given = {x.name for x in of.arguments if x.default}
-    learned = [one for one in of.learned if one.input.keyword not in given]
+    given, tables = {x.name for x in of.arguments if x.default}, of.kernels.tables
+    apart = {*tables.sums} if tables else set()
+    learned = [one for one in of.learned if one.input.keyword not in given and not one.made_of(apart)]
     if of.hopper.backward is None or not all(one.made_of({*of.summed_at_once}) for one in learned):
         return False
     return size <= 128 or (of.hopper.wide is not None and not learned)

@@ -14,7 +14,7 @@ from .plan import Plan
 from .reduction import Reduction
 
 # kernels whose grid has one axis
-_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges", "list_keys", "list_queries")
+_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges", "list_keys", "list_queries", "backward_tables")
 
 
 def text(plan: Plan, description: str, code: str) -> str:
@@ -136,7 +136,9 @@ def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
     if access.form == "pair":
         over, kernel = "the batch entries and heads that share it", f"backward_{access.input.name}"
     else:
-        kernel = "backward_dkv" if total in plan.by_key.learned else "backward_dq"
+        apart = plan.kernels.tables is not None and total in plan.kernels.tables.sums
+        by_query = "backward_dq or backward_tables" if apart else "backward_dq"
+        kernel = "backward_dkv" if total in plan.by_key.learned else by_query
     if access.form == "row":
         over = "the keys" if access.tie == "q" else "the queries"
     elif access.form == "entry":
@@ -202,6 +204,14 @@ def _programs(plan: Plan) -> list[str]:
         owned = f"a tile [BLOCK_M, BLOCK_N] of one batch entry and head of {name}; loops over those of q that share it"
         grid = f"(batch entries * heads of {name}, tiles of queries, tiles of keys)"
         rows.append((pair.kernel.name, f"{owned}; the grid is {grid}"))
+    if tables := kernels.tables:
+        whose = "of one query head in a share of the batch entries" if tables.by_head else "in a share of all heads"
+        rows.append(
+            (
+                tables.kernel.name,
+                f"a tile of BLOCK_M queries {whose}; loops over tiles of BLOCK_N keys, and for each over the share",
+            )
+        )
     if kernels.scanned and spec.algorithm.backward:
         rows.append(("scan_back", "as `scan`, from the last token to the first; runs after the other backward kernels"))
     return [*listed(rows), *_grid(plan)]

@@ -194,6 +194,8 @@ def _of_tensors(plan: Plan) -> Iterator[Row]:
     yield "rescale", "factor that makes up for dropped weights"
     yield "drawn", "the row number with which random numbers are drawn for row 0"
     yield "slot", "index of this program among all, for sums that each program keeps by itself"
+    yield "own_tiles", "number of tiles of queries"
+    yield "share", "the part of a batch that a program sums over"
 
 
 def _meaning(access: Access) -> str:

@@ -75,9 +75,12 @@ class _Shared(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelTerms(KernelInputs):
-    """The terms of a spec as one kernel reads them; `pair` is the access whose gradient alone it computes, if any."""
+    """The terms of a spec as one kernel reads them; `alone` are the accesses whose gradients alone it computes, if any.
 
-    pair: Access | None = None
+    It sums such a gradient for each score of a tile.
+    """
+
+    alone: tuple[Access, ...] = ()
 
     @property
     def keep(self) -> tuple[Statement, ...]:
@@ -145,20 +148,20 @@ class KernelTerms(KernelInputs):
     @cached_property
     def learned(self) -> tuple[Sum, ...]:
         """The gradients that this backward kernel computes: those at keys if it owns keys, else all others."""
-        if self.pair:
-            return (Sum(self.pair),)
+        if self.alone:
+            return tuple(map(Sum, self.alone))
         accesses = (access for access in self.accesses if access.input.grad and access.form not in ("pair", "distance"))
         return tuple(Sum(access) for access in accesses if (access.tie == "k") == (self.own == "k"))
 
     @property
     def sums(self) -> tuple[Sum, ...]:
         """The gradients that it carries from step to step."""
-        return tuple(s for s in self.learned if s.access.form != "entry")
+        return tuple(s for s in self.learned if s.access.form != "entry" or s.access in self.alone)
 
     @property
     def tables(self) -> tuple[Sum, ...]:
         """The gradients that it accumulates in memory, entry by entry."""
-        return tuple(s for s in self.learned if s.access.form == "entry")
+        return tuple(s for s in self.learned if s not in self.sums)
 
     @cached_property
     def _shared(self) -> tuple[_Shared, ...]:
@@ -244,19 +247,25 @@ class KernelTerms(KernelInputs):
         """The statement that adds a step's share to a gradient."""
         access, share = total.access, slope.product
         sign: Literal["+=", "-="] = "+=" if slope.sign == "+" else "-="
-        if access.form == "pair":
-            return Statement(total.name, share, sign)
-        wanted = f"{total.name}_ptr is not None"
+        if access in self.alone:
+            return Statement(total.name, share, sign, condition=self.wanted(total))
         if access.form != "entry":
-            return Statement(total.name, f"tl.sum({share}, 1)", sign, condition=wanted)
-        share, entry = ("-" if slope.sign == "-" else "") + share, self.entry(access)
-        count = math.prod(access.input.sizes)
+            return Statement(total.name, f"tl.sum({share}, 1)", sign, condition=self.wanted(total))
+        return self.added_by_entry(total, ("-" if slope.sign == "-" else "") + share)
+
+    def added_by_entry(self, total: Sum, share: str) -> Statement:
+        """The statement that adds up the values in `share`, one for each score of a tile, by entry."""
+        access, entry, count = total.access, self.entry(total.access), math.prod(total.access.input.sizes)
         if access.tie is None:
             call = f"add_by_entry({total.name}_ptr + slot * {count}, row < q_len, {entry}, {share})"
-            return Statement("", call, condition=wanted)
-        inside = {"q": "row < q_len", "k": "k_pos < k_len"}[access.tie]
-        call = f"add_by_row_and_entry({total.name}_ptr, {total.name}_row, {inside}, {entry}, {share}, {count})"
-        return Statement("", call, condition=wanted)
+        else:
+            inside = {"q": "row < q_len", "k": "k_pos < k_len"}[access.tie]
+            call = f"add_by_row_and_entry({total.name}_ptr, {total.name}_row, {inside}, {entry}, {share}, {count})"
+        return Statement("", call, condition=self.wanted(total))
+
+    def wanted(self, total: Sum) -> str:
+        """Text of whether a launch computes a gradient; "" if each does, as it is the kernel's only one."""
+        return "" if self.alone == (total.access,) else f"{total.name}_ptr is not None"
 
     @property
     def added(self) -> tuple[Statement, ...]:

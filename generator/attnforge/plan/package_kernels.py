@@ -9,7 +9,7 @@ from functools import cached_property
 from . import positions, programs, rotation
 from .analysis import Analysis
 from .families import known
-from .families.family import Kernels, Pair
+from .families.family import Kernels, Pair, Tables
 from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
 from .sides import BLOCKS, OTHER, RANGE, SIDES
@@ -36,6 +36,11 @@ class PackageKernels(SharedParameters):
     def pairs(self) -> tuple[Pair, ...]:
         """The gradients of learned inputs that may have a value of their own for each score, with a kernel for each."""
         return self.own.pairs
+
+    @property
+    def tables(self) -> Tables | None:
+        """The gradients of tables that are summed over batch entries first, if there are any."""
+        return self.own.tables
 
     @property
     def described(self) -> bool:

@@ -11,6 +11,7 @@ from ..expressions.inputs import Input
 from ..language.spec import Spec
 from . import (
     arguments,
+    backward_passes,
     cached_training,
     common_values,
     positions,
@@ -23,6 +24,7 @@ from . import (
 )
 from .analysis import Analysis, analyse
 from .arguments import Argument
+from .backward_passes import Pass
 from .cached_training import CachedTraining
 from .common_values import CommonValues
 from .families import statistics
@@ -44,17 +46,6 @@ from .statements import names
 from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A backward kernel as the host launches it."""
-
-    kernel: Kernel
-    condition: str  # text of whether some gradient that it computes is wanted; "" if it always runs
-    made: tuple[str, ...]  # statements that allocate its outputs
-    partial: tuple[tuple[str, str], ...]  # sums with a value for each program, and the texts that allocate them
-    apart: bool  # whether wide heads take a separate launch for each gradient that it computes
 
 
 @dataclass(frozen=True)
@@ -250,7 +241,9 @@ class Plan:
     def at_once(self) -> str:
         """The host's text of whether such kernels may serve a call: it wants no gradient that they do not compute."""
         made, narrow = set(self.summed_at_once), set(self.hopper.of_narrow_heads if self.hopper else ())
-        never = (f"not wanted[{i}]" for i, one in enumerate(self.learned, 3) if not one.made_of(made))
+        others = [(i, one) for i, one in enumerate(self.learned, 3) if not one.made_of(made)]
+        apart = set(self.kernels.tables.sums if self.kernels.tables else ())
+        never = (f"(apart or not wanted[{i}])" if one.made_of(apart) else f"not wanted[{i}]" for i, one in others)
         wide = (f"(not wanted[{i}] or q.shape[-1] <= 128)" for i, r in enumerate(self.learned, 3) if narrow & {*r.sums})
         return " and ".join((*never, *wide))
 
@@ -268,8 +261,8 @@ class Plan:
     def common(self) -> CommonValues:
         """The values that the kernels of attention and its gradients have in common."""
         names = (*self.tensors, *self.prepared, *self.numbers, "lse", "block_m", "block_n")
-        passes = self.passes
-        return common_values.of([self.kernels.forward, *(one.kernel for one in passes)], names)
+        every = (*self.passes, *((self.pass_apart,) if self.pass_apart else ()))
+        return common_values.of([self.kernels.forward, *(one.kernel for one in every)], names)
 
     def reset(self, given: Input) -> str:
         """Text of the largest value of a running sum's input that begins a document."""
@@ -291,6 +284,18 @@ class Plan:
             *(self._pass(pair.kernel, pair.terms, {}) for pair in own.pairs),
         )
 
+    @cached_property
+    def pass_apart(self) -> Pass | None:
+        """The part of the backward pass that computes gradients of tables apart from the others, if there is one."""
+        tables = self.kernels.tables
+        return backward_passes.apart(tables, self._places, self.kernels.tiles("q")) if tables else None
+
+    @property
+    def continues(self) -> bool:
+        """Whether something is left to do after the kernels for Hopper GPUs that compute gradients at once."""
+        at_once = self.hopper is not None and self.hopper.backward is not None
+        return bool(self.summed_at_once) or (at_once and self.pass_apart is not None)
+
     @property
     def room_for_sums(self) -> tuple[str, ...]:
         """The host's statements that allocate the gradients in `summed_at_once`."""
@@ -303,8 +308,9 @@ class Plan:
 
     def _wanted(self, total: Sum) -> str:
         """The end of an expression that allocates a sum: it is None unless the call wants the sum."""
-        idle = any(total in r.idle for r in self.learned)
-        return f" if wanted[{self._places[total]}]{' and dlse is not None' if idle else ''} else None"
+        idle = " and dlse is not None" if any(total in r.idle for r in self.learned) else ""
+        apart = " and not apart" if self.kernels.tables and total in self.kernels.tables.sums else ""
+        return f" if wanted[{self._places[total]}]{idle}{apart} else None"
 
     def _room(self, total: Sum) -> str:
         """The statement that allocates a sum for each row."""
@@ -327,7 +333,7 @@ class Plan:
 
     def _pass(self, kernel: Kernel, terms: KernelTerms, made: dict[int, tuple[str, str]]) -> Pass:
         wanted = [*made, *dict.fromkeys(self._places[s] for s in terms.learned)]
-        lines = [_with_room(made)] if made else []
+        lines = [backward_passes.with_room(made)] if made else []
         partial: list[tuple[str, str]] = []
         for s in terms.learned:
             if s.access.form == "pair":
@@ -345,22 +351,13 @@ class Plan:
         return Pass(kernel, condition, tuple(lines), tuple(partial), len(made) > 1)
 
 
-def _with_room(made: dict[int, tuple[str, str]]) -> str:
-    """Text that allocates the gradients that a kernel stores, even those that are not wanted."""
-    if len(made) == 1:
-        ((i, (grad, x)),) = made.items()
-        return f"{grad} = {grad} if wanted[{i}] else runtime.empty_like({x})"
-    pairs = ", ".join(f"({grad}, {x})" for grad, x in made.values())
-    names = ", ".join(grad for grad, _ in made.values())
-    return f"{names} = (x if x.numel() else runtime.empty_like(y) for x, y in ({pairs}))"
-
-
 def build(spec: Spec) -> Plan:
     """Computes all that the templates print."""
     taken, divided, spec = arguments.build(spec), arguments.made_divisors(spec), in_code(spec)
     analysis = analyse(spec)
     kernels = PackageKernels(analysis)
-    all_terms = (analysis.by_query, analysis.by_key, *(pair.terms for pair in kernels.pairs))
+    apart = (kernels.tables,) if kernels.tables else ()
+    all_terms = (analysis.by_query, analysis.by_key, *(one.terms for one in (*kernels.pairs, *apart)))
     helpers = {name for terms in all_terms for name in terms.helpers} | set(tile_ranges.helpers(spec))
     states = (analysis.key_states, analysis.query_states)
     helpers |= {name for found in states if found for name in found.helpers}
@@ -373,7 +370,8 @@ def build(spec: Spec) -> Plan:
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
         beside = [pair.kernel.name for pair in kernels.pairs] + (["measure"] if "statistics" in spec.exports else [])
-        return kept | dict.fromkeys(beside, table["backward_dkv"])
+        alike = {one.kernel.name: table["backward_dq"] for one in apart}
+        return kept | dict.fromkeys(beside, table["backward_dkv"]) | alike
 
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}

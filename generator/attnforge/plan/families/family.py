@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...language.spec import Spec
 from ..access import Access
-from ..kernel_terms import KernelTerms
+from ..kernel_terms import KernelTerms, Sum
 from ..parameters import Function, Kernel
 from ..shared_parameters import SharedParameters
 
@@ -24,6 +24,26 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Tables:
+    """The gradients of tables that are summed over batch entries before they are added up by entry: their kernel."""
+
+    terms: KernelTerms
+    kernel: Kernel
+    by_head: bool  # whether heads may read different entries
+    entries: int  # the number of entries of all of them, for each head
+
+    @property
+    def sums(self) -> tuple[Sum, ...]:
+        """The gradients that it computes."""
+        return self.terms.learned
+
+    @property
+    def room(self) -> str:
+        """The host's text of the numbers of shares and of heads, or of 1 if the sums are over all heads."""
+        return f"_shares(q, block_m), {'q.shape[-2]' if self.by_head else '1'}"
+
+
+@dataclass(frozen=True)
 class Kernels:
     """The kernels of a family for one variant; those of the backward pass if there is one."""
 
@@ -31,12 +51,14 @@ class Kernels:
     dkv: Kernel | None = None
     dq: Kernel | None = None
     pairs: tuple[Pair, ...] = ()
+    tables: Tables | None = None
     functions: tuple[Function, ...] = ()  # those that no other family's kernels call
 
     @property
     def all(self) -> tuple[Kernel, ...]:
         """All kernels, in the order in which a file holds them."""
-        found = (self.forward, self.dkv, self.dq, *(pair.kernel for pair in self.pairs))
+        tables = self.tables.kernel if self.tables else None
+        found = (self.forward, self.dkv, self.dq, *(pair.kernel for pair in self.pairs), tables)
         return tuple(kernel for kernel in found if kernel)
 
 

@@ -13,7 +13,7 @@ from ..parameters import Kernel, Parameter
 from ..shared_parameters import TILED, SharedParameters
 from ..sides import Side
 from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
-from . import pairs
+from . import pairs, tables
 from .family import Family, Kernels
 
 
@@ -304,7 +304,8 @@ def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: 
 def kernels(p: SharedParameters) -> Kernels:
     """The kernels of both passes."""
     accesses = (access for access in p.analysis.by_query.accesses if access.input.grad and access.form == "pair")
-    return Kernels(forward(p, rows_of_keys(p)), _dkv(p), _dq(p), tuple(pairs.kernel(p, access) for access in accesses))
+    of_pairs = tuple(pairs.kernel(p, access) for access in accesses)
+    return Kernels(forward(p, rows_of_keys(p)), _dkv(p), _dq(p), of_pairs, tables.build(p))
 
 
 PORTABLE = Family("portable", lambda spec: spec.algorithm.backward, kernels)

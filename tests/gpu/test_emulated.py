@@ -125,7 +125,7 @@ def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -
 
 
 def differentiates(of: Plan, size: int) -> bool:
-    """Whether kernels for Hopper GPUs compute gradients: those of some learned inputs at most, and of no table apart."""
+    """Whether kernels for Hopper GPUs compute gradients; those of tables may come from a kernel of their own."""
     assert of.hopper
     given, tables = {x.name for x in of.arguments if x.default}, of.kernels.tables
     apart = {*tables.sums} if tables else set()

@@ -216,6 +216,28 @@ def test_biases_of_distances_learn(
         assert (mine.float() - portable.float()).norm() < 4e-3 * portable.float().norm()
 
 
+@pytest.mark.parametrize("size", [64, 80, 128, 256])
+@pytest.mark.parametrize("shape", [(1, 4, 49, 49), (2, 4, 49, 49), (301, 3, 49, 49), (3, 7, 65, 300), (2, 4, 300, 300)])
+def test_tables_learn_beside_queries_keys_and_values(
+    size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a kernel of their own if several batch entries read the same entries, which are not too few."""
+    batch, heads, rows, keys = shape
+    torch.manual_seed(0)
+    q = random(batch, rows, heads, size, dtype=torch.float16).requires_grad_()
+    k, v = (random(batch, keys, heads, size, dtype=torch.float16).requires_grad_() for _ in range(2))
+    package, learned = Package("swin", monkeypatch), random(heads, 13, 13).float().requires_grad_()
+    upstream = random(batch, rows, heads, size, dtype=torch.float16)
+    found = {}
+    for target in ("portable", "hopper"):
+        out, _ = package.call(target, q, k, v, offset_bias=learned)
+        found[target] = torch.autograd.grad(out, (learned, q, k, v), upstream)
+    assert package.kernels("backward") == (["hopper_launch"] if batch > 1 else [])
+    assert package.kernels("backward_tables") == (["kernels"] if batch > 1 else [])
+    for mine, portable in zip(found["hopper"], found["portable"], strict=True):
+        assert (mine.float() - portable.float()).norm() < 4e-3 * portable.float().norm()
+
+
 def decays(*shape: int) -> torch.Tensor:
     """Logarithms of decays, some of which begin a document."""
     found = torch.nn.functional.logsigmoid(torch.randn(*shape, device="cuda") + 4)

@@ -135,6 +135,14 @@ FAULTS: dict[str, tuple[str, ...]] = {
                                       "return tl.maximum(tl.minimum(place + 1, count - 1), 0)"),
     "the last entry left out": ("t5_decoder", "end = tl.max(tl.where(there, entry, -1)) + 1",
                                 "end = tl.max(tl.where(there, entry, -1))"),
+    "a batch entry of a share left out": (
+        "swin", "tl.cdiv(all_batches - share, shares)", "tl.cdiv(all_batches - share, shares + 1)"
+    ),
+    "hidden keys in sums over batch entries": (
+        "swin", "tl.where(keep, in_offset_bias_at_sum, 0.0)", "in_offset_bias_at_sum + 0.0 * keep"
+    ),
+    "the sums of one batch entry by entry": ("swin", "in_offset_bias_at_sum += ds", "in_offset_bias_at_sum = ds"),
+    "the first head in the place of each": ("swin", "// own_tiles % Hq, ", "// own_tiles % Hq * 0, "),
     "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + row // 2 * ENTRIES + i"),
     "a pair's gradient of one head alone": ("pair_bias", "in_bias_qk_sum += ds", "in_bias_qk_sum = ds", "size_1"),
     "a tree that hides nothing": ("tree_decoding", "| in_tree_mask_at", "| (q_len > 0)"),

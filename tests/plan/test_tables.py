@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +15,9 @@ import devices  # noqa: F401  # where kernels run is settled before triton is im
 import pytest
 import torch
 import unformatted
+
+from attnforge.language import spec
+from attnforge.plan import plan
 
 D = 16
 WINDOWS = "q // 4 - k // 4 + 9, q % 4 - k % 4 + 3"
@@ -150,3 +155,133 @@ def test_gradients_are_those_of_the_reference(name: str, folder: Path, monkeypat
                 names = launched(made, patch, apart=apart)
                 close(gradients(made.attention, given), wanted)
             assert ("backward_tables" in names) == apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["two", "slopes", "turned"])
+def test_each_gradient_alone(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = module(name, folder)
+    whole = call(name, 3, 20, 20)
+    wanted = gradients(made.reference, widened(whole))
+    launched(made, monkeypatch, apart=True)
+    for only in wanted:
+        given = {x: y.detach().requires_grad_(x == only) if x in wanted else y for x, y in whole.items()}
+        close(gradients(made.attention, given), {only: wanted[only]})
+
+
+@pytest.mark.slow
+def test_each_program_adds_up_what_it_owns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of the batch entries, a head and a tile of queries: nothing depends on the order of programs."""
+    made, given, kept = module("for each head", folder), call("for each head", 7, 40, 40), []
+    launch = importlib.import_module(f"{made.__name__}.launch")
+    before = launch.runtime.launch
+
+    def noted(cache: Any, kernel: Any, blocks: Any, values: Any, *more: Any, **others: Any) -> None:
+        before(cache, kernel, blocks, values, *more, **others)
+        if kernel is launch.kernels.backward_tables:
+            kept.append(values[-1])
+
+    monkeypatch.setattr(launch.runtime, "launch", noted)
+    launched(made, monkeypatch, apart=True)
+    torch.manual_seed(0)
+    slope = torch.randn(7, 40, 4, D)
+    torch.autograd.grad(made.attention(**given), given["table"], slope)
+    (sums,) = kept
+    assert sums.shape == (3, 4, 2, 19 * 7)
+    gold = widened(given)
+    out = made.reference(**gold)
+    for share, head, tile in itertools.product(*map(range, sums.shape[:3])):
+        owned = torch.zeros_like(out)
+        owned[share::3, tile * 32 : tile * 32 + 32, head] = 1
+        (wanted,) = torch.autograd.grad(out, gold["table"], slope * owned, retain_graph=True)
+        torch.testing.assert_close(sums[share, head, tile].double(), wanted[head].flatten(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_bits_are_the_same_from_run_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, given = module("twice", folder), call("twice", 5, 36, 40)
+    names = launched(made, monkeypatch, apart=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (gradients(made.attention, given) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert names.count("backward_tables") == 2
+    assert all(torch.equal(x, second[name]) for name, x in first.items())
+
+
+@pytest.mark.slow
+def test_rows_that_a_call_leaves_out_take_part_in_no_sum(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch entries of different lengths have different positions: their gradients are added up one by one."""
+    made, given = module("for all heads", folder), call("for all heads", 3, 20, 20)
+    more: dict[str, Any] = {"k_lens": torch.tensor([20, 7, 13], dtype=torch.int32), "q_start": 0}
+    names = launched(made, monkeypatch)
+    found = gradients(functools.partial(made.attention, **more), given)
+    close(found, gradients(functools.partial(made.reference, **more), widened(given)))
+    assert "backward_tables" not in names and "backward_dq" in names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "batch", "length", "apart"),
+    [
+        ("for each head", 2, 64, True),  # 133 entries
+        ("for each head", 1, 64, False),
+        ("for each head", 2, 257, False),  # five tiles of 64 keys
+        ("for all heads", 1, 64, True),  # heads share what they read, too
+        ("by the number of the head", 4, 20, False),  # 12 entries
+    ],
+)
+def test_shapes_decide(
+    name: str, batch: int, length: int, apart: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = module(name, folder)
+    launch, names = importlib.import_module(f"{made.__name__}.launch"), launched(made, monkeypatch)
+    monkeypatch.setattr(launch.runtime, "launch", lambda *given, **more: None)
+    gradients(made.attention, call(name, batch, length, length))
+    assert ("backward_tables" in names) == apart
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 64, 334, 4096])
+@pytest.mark.parametrize("heads", [1, 3, 24, 300])
+@pytest.mark.parametrize("tiles", [1, 2, 16])
+def test_a_share_has_two_batch_entries_or_more(batch: int, heads: int, tiles: int, folder: Path) -> None:
+    q = torch.empty(batch, 64 * tiles, heads, 0)
+    for name in ("for each head", "for all heads"):
+        launch = importlib.import_module(f"{module(name, folder).__name__}.launch")
+        shares, entries = launch._shares(q, 64), batch * (heads if name == "for all heads" else 1)
+        programs = shares * tiles * (1 if name == "for all heads" else heads)
+        assert 1 <= shares <= max(entries // 2, 1) and (shares == 1 or programs <= 256)
+        more = programs // shares * (shares + 1)
+        assert shares + 1 > entries // 2 or more > 256, "another share would have had room"
+
+
+@pytest.mark.parametrize(
+    ("score", "served"),
+    [
+        ("score + table[q // 7 + k % 7]", 1),
+        ("score + table[q // 7 + k % 7] + table[k]", 2),
+        ("score + table[h + q]", 1),
+        ("score + table[n * q + k]", 1),
+        ("score + table[min(abs(q - k), 40)]", 0),  # by distance
+        ("score + table[q // 7 + k % 7] + table[max(q - k, 0)]", 0),  # the sums of an input have the same shape
+        ("score + table[q // 7 + k % 7] + of_entry[q % 5]", 1),
+        ("score + table[b + k]", 0),
+        ("score + table[kind[q] + k]", 0),
+        ("score + table[starts + k]", 0),
+    ],
+)
+def test_tables_that_batch_entries_read_alike(score: str, served: int, tmp_path: Path) -> None:
+    inputs = (
+        "table: {axes: [41], grad: true}",
+        "of_entry: {axes: [batch, 5], grad: true}",
+        "kind: {axes: [token], dtype: int}",
+        "starts: {axes: [head], dtype: int}",
+        "n: {axes: [], dtype: int}",
+    )
+    declared = "".join(f"  {x}\n" for x in inputs if re.search(rf"\b{x.partition(':')[0]}\b", score))
+    for layout in ("dense", "packed"):
+        path = tmp_path / f"{layout}.yaml"
+        path.write_text(f"name: {layout}\nlayout: {layout}\nscore: [expr: '{score}']\ninputs:\n{declared}")
+        tables = plan.build(spec.load(path, terms=())).kernels.tables
+        assert len(tables.sums if tables else ()) == (served if layout == "dense" else 0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b5489c634f8d6b39
-#   text hash     56e02b28d3900e59
+#   content hash  75211f2687fcb729
+#   text hash     3f0700e1272a1363
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b767a14b5ddf9fdb
-#   text hash     296b8382b876e66f
+#   content hash  fdd97fee14f0b221
+#   text hash     d5def33de9fcf5ae
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

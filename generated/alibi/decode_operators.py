@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4dd19c9729996709
-#   text hash     a8093e5a8f3ee77a
+#   content hash  32bb1fb35f8f4d04
+#   text hash     d589aa9ac29125e1
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3f85133c879faa73
-#   text hash     5165eb8a00b7bd76
+#   content hash  e13d119bb34a6cdf
+#   text hash     31c7b4259568384d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

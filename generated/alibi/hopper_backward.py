@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dc6e0b5c66f0c0df
-#   text hash     a339f712da6aac12
+#   content hash  79bee6c6a1990e72
+#   text hash     8da00a66c3de6cd9
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

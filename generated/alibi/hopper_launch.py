@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f8776e5e9f175bd9
-#   text hash     fc63be2613e409e0
+#   content hash  b102776758419389
+#   text hash     9bdc895685c114e5
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

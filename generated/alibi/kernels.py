@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2c9a9c4e5db6800
-#   text hash     caa25cf043b3c08d
+#   content hash  94b55d9e9bcfa20e
+#   text hash     0ba8e1314930c37d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

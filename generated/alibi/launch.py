@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0f0be8dac5da62f0
-#   text hash     18abb301d4465390
+#   content hash  97fd359a2371ad39
+#   text hash     1683c99b864b1611
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

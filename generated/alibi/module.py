@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9b9d150e1337c84
-#   text hash     79f22636d2d1c479
+#   content hash  c39d93073ec1cadb
+#   text hash     1b532c0698bc4c79
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e1701c0707575d72
-#   text hash     b979a2f63b710253
+#   content hash  48f53a48304780a1
+#   text hash     993327452d2333fa
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75bf07fdd6de3d53
-#   text hash     995a8a9831ea96f1
+#   content hash  da95594638da4d4f
+#   text hash     be49baec7a6aaa15
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

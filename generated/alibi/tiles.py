@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  40a480e55fd02b04
-#   text hash     34ca549fd572c5c4
+#   content hash  4f5d7ad18dcbb22d
+#   text hash     615a5d1ecbe80088
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a546248e0fadfbf7
-#   text hash     bf1d53074031f10c
+#   content hash  febe2cb28271b6ea
+#   text hash     764537876cc4e687
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6748b12f60c773b1
-#   text hash     bba66d72dc6d79f4
+#   content hash  35d6112b2be903bf
+#   text hash     e08a99e691a6709f
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  abb6048b2021ccd3
-#   text hash     12186b3fa250e018
+#   content hash  042d4270b6aea897
+#   text hash     2c94346fb661457d
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3b509b9516de230b
-#   text hash     4e42053fda879bd1
+#   content hash  84894b1c657f55ae
+#   text hash     c4e8a784578430a3
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f0fc73b26b1c8ec5
-#   text hash     1173d9ca10971c5b
+#   content hash  b0e8f9425ba43012
+#   text hash     2be4a19067d6bf86
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

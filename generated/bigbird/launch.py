@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  315d15143c16cf81
-#   text hash     08b2d6d844b70824
+#   content hash  636b820501467f41
+#   text hash     c09ea1cff044773e
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9445ec60539d3e5e
-#   text hash     6f5ae6e84612ac51
+#   content hash  f87d9d7fa98a274a
+#   text hash     959ded33b0dcb65f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

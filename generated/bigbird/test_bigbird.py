@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fa8096abf423ddb8
-#   text hash     6336214b0c7bc15f
+#   content hash  8f2394601abc1370
+#   text hash     a22a05afec0902cd
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

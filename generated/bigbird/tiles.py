@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e33c1034dee2acc
-#   text hash     0fbee5619d6fed86
+#   content hash  cd6f0703ebe8b441
+#   text hash     6aea5f7d905347c8
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6ec36efcf21f4921
-#   text hash     f1dee8e70a272de1
+#   content hash  375aae62c24c078f
+#   text hash     68a779d74be287e6
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  457b4e8bfe29dac9
-#   text hash     a29b730013cd4314
+#   content hash  9d794f4608abec1b
+#   text hash     3b38c6d023e87f0e
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

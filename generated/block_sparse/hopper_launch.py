@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bf926e68414f2fec
-#   text hash     e0afed5fd4795197
+#   content hash  aaf324cccc73243c
+#   text hash     856486eba9e3ff2b
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f8c3dc2a72a33fa4
-#   text hash     c0e1bcda8d82adcd
+#   content hash  535c7bc34e006f92
+#   text hash     d7daf6145e70c05f
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

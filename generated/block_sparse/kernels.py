@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7da3227a1c551b91
-#   text hash     7ab3a11933043ee6
+#   content hash  029e0d28a5c9388b
+#   text hash     1302ad2581a2da4a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fae7099f9378fea3
-#   text hash     cd5e4e4c80bb6abf
+#   content hash  4aba6efc2d7e3b68
+#   text hash     77c7ee5de1735108
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

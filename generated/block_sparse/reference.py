@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8ef9631b7c539627
-#   text hash     043b60e7b25323bc
+#   content hash  edde60b13fb8f419
+#   text hash     d9f8c30b6f1e3a18
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  517e6744b30dbd53
-#   text hash     8d4cca1f508b58a8
+#   content hash  962b9fb59775142e
+#   text hash     3be62f22a1b35721
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  476fcc90374c054a
-#   text hash     2ccf2809654f4f58
+#   content hash  731c09888b30b839
+#   text hash     c9c1d4aa4ed1bc98
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b50c436af434187
-#   text hash     41249ef87c545135
+#   content hash  eaf38f61fca6a1d9
+#   text hash     ebe782b768d2b11f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

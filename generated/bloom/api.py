@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd8ca95f5a7ba35f
-#   text hash     dbee052b994b9347
+#   content hash  5c7adc7e9943aabd
+#   text hash     a7793c50173e362f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e2d4dd65fa55393
-#   text hash     b5394df5a05ac3a6
+#   content hash  7092b203908866d1
+#   text hash     1aa77c168d4969c0
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

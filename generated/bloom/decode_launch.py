@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9ac1f8adf9358c28
-#   text hash     7cb5a46d0de477b8
+#   content hash  ca8f893174716961
+#   text hash     19e9fa4602c156c1
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e072d7188d6f7606
-#   text hash     0cc71a8f2ec2f59c
+#   content hash  34083068be2d6c2e
+#   text hash     fe2abaa3eed39648
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  85b78bdf8141dadb
-#   text hash     2ef6c3be747a95a0
+#   content hash  8a8e228a4b810af5
+#   text hash     d6c58945839a2a93
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

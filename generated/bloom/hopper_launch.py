@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d56b62b37dd1d894
-#   text hash     64a9b4c388f850e4
+#   content hash  6c3cb79f0018e61f
+#   text hash     d3b9822e18aadf67
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d20cca4f2d7d7cd9
-#   text hash     2bdb7bc73c472651
+#   content hash  3c1e120a8a9e0a50
+#   text hash     ab46b6f797e6de81
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

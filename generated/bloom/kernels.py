@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1a58000db185837b
-#   text hash     06d83f9c64d25d7e
+#   content hash  d37c43f6a85d9f8b
+#   text hash     0edb022eb14ea17d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

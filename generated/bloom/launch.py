@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  aa01240c081e22a7
-#   text hash     4b08e13f94189639
+#   content hash  ec82627f4371dbc2
+#   text hash     64f68228dac39067
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

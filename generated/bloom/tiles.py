@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ea3b48b87e8af142
-#   text hash     2b4165ad8fa734df
+#   content hash  4cbd4f591e1b2ec1
+#   text hash     251479731bd12c18
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

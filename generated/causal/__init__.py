@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0d29d7d1357db196
-#   text hash     92cfb0c6170803bb
+#   content hash  754fd0c42701e557
+#   text hash     edc11f6a33894863
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b96317e70cd63be
-#   text hash     eb06d55d66f00b07
+#   content hash  3777f9f00ac492d8
+#   text hash     20d86ee6396f8cb2
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  155b28d395da3c17
-#   text hash     aac14feff2e25b0f
+#   content hash  9ce01cd87351fe8e
+#   text hash     7399da4c2ccff1b0
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  45753c6bbb7024e9
-#   text hash     42097d5be57a1601
+#   content hash  64b836ea65b1306f
+#   text hash     1783a9ca07fdba87
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

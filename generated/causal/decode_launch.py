@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ab41be326afc0c91
-#   text hash     6bd1fc6cd2be0a8a
+#   content hash  f693580c8ec5b692
+#   text hash     2e0fb18064a8e44b
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f9006c3012fb5d34
-#   text hash     cdcd294e6cb903d3
+#   content hash  e938a71732a1bda0
+#   text hash     77135d26accef8e3
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

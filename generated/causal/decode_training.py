@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46270d82cf787524
-#   text hash     0e11d0085f22310e
+#   content hash  f535264b101a5051
+#   text hash     78c34606a1c71ad5
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b9d18b52327ef708
-#   text hash     695eaeba9574fdb3
+#   content hash  2e8bbb745379fd39
+#   text hash     ec20959f568f7ace
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d02c18e54cf216bd
-#   text hash     bb07899a14cb1f8b
+#   content hash  ba603926291d17b2
+#   text hash     b56e6d53968923ce
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

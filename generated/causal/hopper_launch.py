@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b48745d465a2c543
-#   text hash     5e3e15c857b8572e
+#   content hash  73b7f7199e69f1b3
+#   text hash     f1fffcc3c2ad9889
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af203c9f27334cb0
-#   text hash     9e683c44b89f20f9
+#   content hash  e7244ef2e980b2f2
+#   text hash     2f3454bb185de663
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b9e8b5d694e401b3
-#   text hash     1478f633401b48a4
+#   content hash  5186dc27a340975a
+#   text hash     79217eace3411281
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

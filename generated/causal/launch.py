@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a37d419450f6a3c1
-#   text hash     2fb612c995da1ce3
+#   content hash  1fb55b24921f40db
+#   text hash     9516e1e19488cac4
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594618a815ac9797
-#   text hash     2a0850b9ce073d84
+#   content hash  81b4419ff58fe61b
+#   text hash     c710a14ee09a3ab6
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  35b918a09039c52b
-#   text hash     dbfa678854ffeb64
+#   content hash  a3cfe1f2f20e6f57
+#   text hash     e446cd1c0fb1db7b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

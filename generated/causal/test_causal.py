@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aaea8f1e5d1dc05d
-#   text hash     2e6edd95f8a28f39
+#   content hash  fdd08551307f916e
+#   text hash     86a2c5d55e3cf916
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

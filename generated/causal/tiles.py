@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ab9c085636330f8
-#   text hash     5a8cf01c97accecd
+#   content hash  2fc6459758f05a5a
+#   text hash     7108f481d6aeb7b5
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

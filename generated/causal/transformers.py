@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  70968dbd7d4c7304
-#   text hash     42a992b4edaf5461
+#   content hash  4ab90bd21c951077
+#   text hash     1c74943c532a8d5e
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

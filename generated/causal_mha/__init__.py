@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93a7e1998478983c
-#   text hash     fda4b14b2f21c1c1
+#   content hash  273e9fc4850b675f
+#   text hash     474ad609ea56466b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

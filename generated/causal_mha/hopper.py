@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8d9584dbba8f0f7b
-#   text hash     d1ebf47a5e91462c
+#   content hash  82bb61dd2c97d23b
+#   text hash     0edeae6dcb7322c1
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

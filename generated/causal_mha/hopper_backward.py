@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  37baf4c10ec2ff3b
-#   text hash     ed833dd374eaa100
+#   content hash  797a02225fc34e47
+#   text hash     b781f2ee432ad908
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

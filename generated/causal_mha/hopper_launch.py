@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  36e9a91e1cb6526d
-#   text hash     81b0820e397d7ef4
+#   content hash  3f74c86eb935f934
+#   text hash     aa00bbba6e81a6f5
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3834b55c5c3bfe5a
-#   text hash     3e3563a4c5635478
+#   content hash  3e97968e1aa32f05
+#   text hash     61c38a4b2550c5fb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

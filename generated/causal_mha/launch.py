@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f55c4c563ed8a96
-#   text hash     25714b08834af4b7
+#   content hash  7a000bb469beca79
+#   text hash     f12b4d51a58bd8b4
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

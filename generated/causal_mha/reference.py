@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  86f378d8e61c9393
-#   text hash     e93dec1eb2391382
+#   content hash  3214beef0e4835b7
+#   text hash     b78bdf0c0d9e904a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  74e0ee116779634c
-#   text hash     0bf8a4881b23f349
+#   content hash  6bc44c715c1fc478
+#   text hash     39e6716bea449eff
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb97cebf81d6849e
-#   text hash     2f4bf87b34b76bc3
+#   content hash  e04b1439fee60c68
+#   text hash     f8962d040f0c24df
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

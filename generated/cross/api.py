@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5305aebb5e47d0f2
-#   text hash     50300de9c86f4efb
+#   content hash  d4bb094845bd5e57
+#   text hash     72b5832d59ef555d
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4bd633317c8b9534
-#   text hash     03a35757d0bb3017
+#   content hash  37894888d9c5dea8
+#   text hash     a14f4460eaecbc23
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  87ce396bc852b36e
-#   text hash     afc05c2708b26ddb
+#   content hash  9f396c1b17a493f2
+#   text hash     703dcbbb4d24434b
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

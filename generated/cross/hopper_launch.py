@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6102af6f95c6b413
-#   text hash     0162cff6445dda87
+#   content hash  46ff5bd2708b0d45
+#   text hash     db1215042e7bb834
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0ca6ac8f3f31ed2b
-#   text hash     078a567882a51f53
+#   content hash  28c1d4c94b9f94dd
+#   text hash     7c5fd4211ee7b1be
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

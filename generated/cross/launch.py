@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1076ecc70b4f5b5f
-#   text hash     cb088921f28a4ee4
+#   content hash  797335b2fdc78429
+#   text hash     38d9d94a026bc3d3
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

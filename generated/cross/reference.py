@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0cd667305973045d
-#   text hash     a844e86e42df4351
+#   content hash  6318707ca9c4e0a6
+#   text hash     ee3ee49330bec8a0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

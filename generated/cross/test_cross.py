@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55fb703b8ad85e43
-#   text hash     71cce70eb87dc7c1
+#   content hash  0407dea82257d7d6
+#   text hash     a6411824e56ca74b
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

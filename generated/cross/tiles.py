@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  14ef988f1351ba16
-#   text hash     92ce4c0d1eaaaf01
+#   content hash  b5202e3ba82e5be8
+#   text hash     084e6973effff2ec
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dfa2b12dfbd174b8
-#   text hash     1b701a4ef3100253
+#   content hash  8a3ebdf088c4437e
+#   text hash     38758be322075b6f
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a0dd3534a6ae9408
-#   text hash     4841e3733964dab5
+#   content hash  b000f46f49493474
+#   text hash     d0466b18ff1574ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

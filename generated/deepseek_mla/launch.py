@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6e89d12043e41b27
-#   text hash     e9a26e3475bbedc2
+#   content hash  c3ce62e25ec091e3
+#   text hash     84970ef4e0ac770c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  747626ed74e1fa26
-#   text hash     597f68bd72a24408
+#   content hash  716c36628a459e44
+#   text hash     cdd8068280b995e7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

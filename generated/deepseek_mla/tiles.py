@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1c68d21288811506
-#   text hash     6b760a966407e687
+#   content hash  5a7d33592a58eccd
+#   text hash     0d7e673c93a6d7d4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

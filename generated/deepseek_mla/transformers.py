@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da2d5ff84b3c1086
-#   text hash     a46921ab90a1acb6
+#   content hash  fbcdc13fb4418c4b
+#   text hash     196afd6920bf6a76
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  faf3e1a6381a6f2c
-#   text hash     b6c1c0182f1f1e9d
+#   content hash  caa62a1672b8f50d
+#   text hash     c6fccc001a7e5293
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

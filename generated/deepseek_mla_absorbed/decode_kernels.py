@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e262647a9ab1bd64
-#   text hash     61edfb992c8738de
+#   content hash  67110ff27d7b32d6
+#   text hash     ffc17af5c4a57e25
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

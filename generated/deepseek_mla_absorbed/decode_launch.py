@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1d5c6e9577c92b67
-#   text hash     10bb078ff63c6e34
+#   content hash  918a98eb69e943c3
+#   text hash     9f9f69be7a1620b5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

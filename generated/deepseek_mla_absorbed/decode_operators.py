@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  feea49f085c9a2cb
-#   text hash     f4c4d23134f3365d
+#   content hash  6ff823325c5b9fac
+#   text hash     3a811baaf10a491a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  21e362623cdd21fc
-#   text hash     ae6a24a7cdef1fe9
+#   content hash  fcb6ea74eb6a4782
+#   text hash     999bdec16c5211cb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1b441e866c51b24b
-#   text hash     1ce8bf1c1a8496e8
+#   content hash  2cac78cafe00e07c
+#   text hash     f24d80e06a731540
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

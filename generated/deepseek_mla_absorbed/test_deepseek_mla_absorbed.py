@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7dd8e1dc50e8c0a0
-#   text hash     07923d81a4acd41f
+#   content hash  6dfd2c31d1401f94
+#   text hash     ac69addf7b486a5c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

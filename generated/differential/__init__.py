@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e541ca24ed1f701c
-#   text hash     4610f08616da5a8f
+#   content hash  2a9fb6512fbc894d
+#   text hash     587d43b73070d699
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a690c99743af221e
-#   text hash     4f45d450218f1529
+#   content hash  0e4c9fdfb2d2a913
+#   text hash     6ba1034ba9bf320d
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

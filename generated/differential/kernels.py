@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d9e1c8c87f118f3
-#   text hash     77aadd3bf02e3aa8
+#   content hash  10080bff25b93525
+#   text hash     c5551f9376b57244
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

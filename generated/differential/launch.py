@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f3671e7c2c41bb76
-#   text hash     411c9a901fa1b590
+#   content hash  7d3ff92b650a53ca
+#   text hash     d29977fc2641419b
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

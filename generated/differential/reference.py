@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1679546a64cc4ac7
-#   text hash     58357537f0535e23
+#   content hash  46f44a8381205f72
+#   text hash     b4f7e223e8e0b48e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9520db8dcc84b807
-#   text hash     71c3bd332b0934a5
+#   content hash  00e76be03c12fd44
+#   text hash     7b27ae73da741b00
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

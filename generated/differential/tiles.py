@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8d71dae1c554c886
-#   text hash     d30275d7bb1b6425
+#   content hash  6a32b7d8eb9556d3
+#   text hash     6e7b760d7bc2d179
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  50c81554d7554e43
-#   text hash     0e34277628dcb9bc
+#   content hash  9316a141f52395e5
+#   text hash     f67e30ed9f3c08d7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

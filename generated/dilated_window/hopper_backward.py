@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1a23fc9b93884bb7
-#   text hash     26d19482fd498413
+#   content hash  81380fc7ce1b435a
+#   text hash     2e142eb844f66f18
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

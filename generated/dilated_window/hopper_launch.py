@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  347b3e8c799af443
-#   text hash     21329ecd1823d4be
+#   content hash  96284ec014b469a1
+#   text hash     4c50dc5f1f166f61
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

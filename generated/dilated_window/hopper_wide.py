@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a1eb546fb4153fe6
-#   text hash     c7022d9f3ce1edec
+#   content hash  6635e11082529337
+#   text hash     374166dfbd162367
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  14ca08cf159810fa
-#   text hash     b37515893c4fa81f
+#   content hash  316591d410a71d70
+#   text hash     226562c0f7459c54
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

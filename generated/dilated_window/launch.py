@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a7f0ad2635700ba5
-#   text hash     e7c58a1ccd1190cb
+#   content hash  6a0bf1edec8214a0
+#   text hash     5cb6f640490c3dcc
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5f3eaf950bc6943
-#   text hash     e5c931080c365ee0
+#   content hash  5de5af672c78bd74
+#   text hash     23b9134a612c13fe
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  69c2fe37fdf75cce
-#   text hash     c4a7c5924f68d8d7
+#   content hash  0876869e42bfd9e8
+#   text hash     77de61d6106e9e6a
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d50ad5ee39ececa
-#   text hash     1f0e101548e440f3
+#   content hash  bafec4090212b194
+#   text hash     c1584272df54de98
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

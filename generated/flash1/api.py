@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03c79fcfba8a7da2
-#   text hash     0d46f57b4b736a66
+#   content hash  1c533c5b562a2742
+#   text hash     e89edd2836bc994a
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

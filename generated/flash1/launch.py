@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5d3fe422a747d693
-#   text hash     1958e06fc087d966
+#   content hash  62597560df3860f6
+#   text hash     3d6d38420b976ff6
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9b2b9af332f80a89
-#   text hash     1cf512179f0cbf75
+#   content hash  c16020e3c07767a6
+#   text hash     55cd50793c0a5c05
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bf0324bf4552d2d0
-#   text hash     22eb6297cddad797
+#   content hash  940e1eea13f91abb
+#   text hash     1b35023e9d95df93
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  056a83dcc264eda9
-#   text hash     33bacea915987a5f
+#   content hash  818d8d02e979975b
+#   text hash     6f69074f83a103af
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

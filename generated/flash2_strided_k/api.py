@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2aba2344734fbdcd
-#   text hash     ec2d2f7f256f3542
+#   content hash  46876270f8467628
+#   text hash     cae0b99c37d27e70
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

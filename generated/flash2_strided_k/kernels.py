@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ee3a1abc8f7803e7
-#   text hash     f8a57a7ccd1e5fdd
+#   content hash  b2d4695e8474f520
+#   text hash     128a5affdea5f24f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  52391b418ae7d7b1
-#   text hash     b96549fab97e8194
+#   content hash  a133e15780f766e1
+#   text hash     700e3779a2f9dae8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

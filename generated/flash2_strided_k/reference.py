@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87dfd871459f2974
-#   text hash     c70f38440e4406c8
+#   content hash  ca353020095779a3
+#   text hash     958d0148f6da7529
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  64c08266bf539129
-#   text hash     61cfe5f23409594d
+#   content hash  a66c9ba202139439
+#   text hash     02fc0b1611ebab15
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c16d23a698c4b3f0
-#   text hash     9a35accfe1c60adc
+#   content hash  76a2c181c1bbfa48
+#   text hash     de8850e3ee520187
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

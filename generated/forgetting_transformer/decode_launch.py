@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  576a338987e8747a
-#   text hash     05166bb5ba2f6858
+#   content hash  109ce8f21d7ea871
+#   text hash     6bafd0701f078a6c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  02d14f55a93b5e44
-#   text hash     973a4a1e63e61d1e
+#   content hash  dacde68c1f20fa13
+#   text hash     d52e1a37dceeef54
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5a9d925e3938e3d0
-#   text hash     663641d3df2e8136
+#   content hash  9c6605d785b4ef8d
+#   text hash     eabe9ac6b3f50ef1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1e0a57c855988c2d
-#   text hash     0c9dd6a00faf65c6
+#   content hash  39a543c0638662dd
+#   text hash     1f18c4ec017fa3fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  27477854541d5dae
-#   text hash     b41da9fc782b2bd1
+#   content hash  a312739106d2c714
+#   text hash     2fa5d4e2a3a2e1b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7533de05855903cc
-#   text hash     92db4a8289cb0afb
+#   content hash  ba0a4eb6a0e97e39
+#   text hash     22310abf56363cd1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81763d906989a96a
-#   text hash     69dd92bf9a96773b
+#   content hash  c064d3d24d728313
+#   text hash     9f512a1e49c5a717
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20ffd01256d6eb63
-#   text hash     958e06ec53d8f869
+#   content hash  9c9cee66b10977d6
+#   text hash     9c24a2140e0f44f9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fe170f7ad0d7b8b5
-#   text hash     0abbea9aba984b7d
+#   content hash  d1ff67a02894830e
+#   text hash     284dfd558bd60646
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

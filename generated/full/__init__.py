@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f949a614273c103
-#   text hash     fcd067071ff880d9
+#   content hash  d0cbc17d173a72f4
+#   text hash     afa922efdc4badaf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  56e71d7cbbb62ff5
-#   text hash     295ace16c8b35773
+#   content hash  dfbacceae6e2607b
+#   text hash     35679c295781d57b
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

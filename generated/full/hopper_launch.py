@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67d311067a1edb9d
-#   text hash     4ec221e94e864f69
+#   content hash  a8de4f138d847cd5
+#   text hash     1a6b96e4a99bbe05
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

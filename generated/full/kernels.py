@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c868b72ea5ea15b8
-#   text hash     e31877e8942f9c85
+#   content hash  03da7f2206dca940
+#   text hash     30668ff9c5d67deb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fdf4317d0a96cab3
-#   text hash     2a4bb9404f3eb6a0
+#   content hash  32141b44d87cd6c6
+#   text hash     62cf1a4c267ebd63
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  23c50f80192e4b60
-#   text hash     a51f8b42747394b5
+#   content hash  9a9a9324acfe4851
+#   text hash     a920c5f2c529d58b
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

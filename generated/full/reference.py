@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a07a557cf532ccc5
-#   text hash     7c60ed14006fb3e9
+#   content hash  0e70176754d02530
+#   text hash     b6aea001cc227436
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89aa03f25534f6ed
-#   text hash     dfeb12116b6f5604
+#   content hash  0b78755b8629689f
+#   text hash     83a4933d3a960dbb
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0a176f7093959e0b
-#   text hash     d88a2bdc92ccd93e
+#   content hash  40b2187b509dde0f
+#   text hash     b3e4c84721d94b3b
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51148928ca7e4120
-#   text hash     6d04d3f9a147e346
+#   content hash  16bfae867ba4afd8
+#   text hash     6e8bc064d7fba3a2
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  19f6335af396a180
-#   text hash     ac19c5edc0712258
+#   content hash  d4f048771e1518b4
+#   text hash     9ffaef3208cc6b91
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

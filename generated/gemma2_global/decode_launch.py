@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cf12ce3527b95c20
-#   text hash     0dccd27d8e867c98
+#   content hash  3fd95d61b32a1661
+#   text hash     0003a235cb0e4d81
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

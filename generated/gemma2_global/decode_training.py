@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a7a6a00e82303449
-#   text hash     c05416f8df5d6587
+#   content hash  e0019e1432a88789
+#   text hash     1f01b77a97001491
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5f0a0c4e5bfe4ac
-#   text hash     31212a00446163ca
+#   content hash  09b7a3193441fa05
+#   text hash     aa8b2131c29c992d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

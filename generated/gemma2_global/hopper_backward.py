@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  880cfa577c9dcec4
-#   text hash     1d88131eb72f7933
+#   content hash  666b09f87f9040e5
+#   text hash     8179b56bfeaf4f9d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fed4becc9e5773aa
-#   text hash     9e43f2c8a8eb462b
+#   content hash  40f9ad8adcbd16f5
+#   text hash     8a7623283b82bc58
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

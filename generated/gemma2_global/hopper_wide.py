@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  68430c82b8df2e4b
-#   text hash     35c514a800b3079c
+#   content hash  a25d28a0b7a37de6
+#   text hash     3048e1ba0837957e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  444c3b1f1fec4a16
-#   text hash     6a9cd9a8feeacb51
+#   content hash  dee178141052552b
+#   text hash     c10bf87261429fab
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  678c3a8f189a98d4
-#   text hash     53f91d172c1385db
+#   content hash  8bc1cd9184edd7cd
+#   text hash     08222a84cec1c91e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

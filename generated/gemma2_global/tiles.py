@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  54a55f47cb731b46
-#   text hash     619fad64c2850d3b
+#   content hash  6232c99620f71852
+#   text hash     5b9bb8202da94442
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

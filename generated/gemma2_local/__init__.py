@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  02a54b5c67f3468d
-#   text hash     200037132bc65fc2
+#   content hash  21003cf1b80b726b
+#   text hash     1d101aeb117e1b82
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1c94da9814886eb6
-#   text hash     70dc0738cc669114
+#   content hash  493f61ef737ec22a
+#   text hash     604e803f69c7db1a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb737f2b52a7785a
-#   text hash     58d91eb28e3cc843
+#   content hash  1dc55d0fe400f1bc
+#   text hash     7cef828061aab4ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

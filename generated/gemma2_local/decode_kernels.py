@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  867a7e0a25f7d1f5
-#   text hash     f2a2b81e72ea4def
+#   content hash  6fe2735de91fe27c
+#   text hash     9d9d256811bc77a4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ab489a6be2b4b46
-#   text hash     24c56a84681c0bdd
+#   content hash  9367c34cac1a4ff9
+#   text hash     379c3d973a8a2bde
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

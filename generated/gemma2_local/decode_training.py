@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4bf24c7de009bbb
-#   text hash     e69b2ef5780b67d0
+#   content hash  591c78196b0cc5f0
+#   text hash     d6d64162e58ebdc4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

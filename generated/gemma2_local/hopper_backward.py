@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  95627b37e9cc2b2f
-#   text hash     dbf9bca65829a4ca
+#   content hash  a9d965499adcf5d9
+#   text hash     8e864be3cae3da60
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

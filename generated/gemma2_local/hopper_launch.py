@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ec0875ab5cc3016
-#   text hash     9af4eeecac27ea93
+#   content hash  1a381fc2e9d4fb6e
+#   text hash     97c907bb54a8619f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8d51d720c3f4359e
-#   text hash     43842c782b3e7b34
+#   content hash  11395d69486b2b64
+#   text hash     9803cf675ecf0f7a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ebe8cf7337aeacd3
-#   text hash     a7ee2f4eea14758f
+#   content hash  3ce6166fa859f2c3
+#   text hash     737b3ff3ede5c533
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

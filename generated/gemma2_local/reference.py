@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f402d3af2503bf3d
-#   text hash     996a8f30d5eaca5e
+#   content hash  249e9e4c163c1103
+#   text hash     167932b81c05fd09
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ece45dbc118d36ba
-#   text hash     c25b64a21cbfd80a
+#   content hash  ba898cde2cf70072
+#   text hash     750b1cbde9c371fd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  84c49c56c08a9f87
-#   text hash     0ba4691767b1a1f1
+#   content hash  f1a37c12cc045955
+#   text hash     803eecaf7ed4a9a1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e49cad6a2c0c963
-#   text hash     3525849f5af12a64
+#   content hash  9c5c1d4074f3b008
+#   text hash     a67faded43c09bfc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

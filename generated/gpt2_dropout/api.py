@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a41aa81a35148cc1
-#   text hash     cd8ae11f71b92c9e
+#   content hash  bc38aea5d7b394b7
+#   text hash     88f7aba7634c7388
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

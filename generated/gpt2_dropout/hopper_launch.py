@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  83be96f8861d55fa
-#   text hash     85165a9041798ca2
+#   content hash  a47d9ec4c98c13bb
+#   text hash     5c56802da5992f6d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

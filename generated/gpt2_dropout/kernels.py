@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bb2fda03e720cde9
-#   text hash     1b9c5c06d367f3bb
+#   content hash  bf9d68369e2dbd82
+#   text hash     3738d21e10c13d9e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  169e8ee6b0e4cd91
-#   text hash     65401aaa91ee967e
+#   content hash  ff6f324b1d12e082
+#   text hash     493c0128e6416391
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a385258bdce3f42
-#   text hash     6ff2aa609336d443
+#   content hash  7b4bfd0d58ae861e
+#   text hash     a60dc156acad3a1c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  720d505df61a6fe1
-#   text hash     c1baa5414aedb787
+#   content hash  0282d2a8e1a8fd73
+#   text hash     5cfb64d3b853d6f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

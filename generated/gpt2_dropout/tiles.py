@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69dc00935c78e4bd
-#   text hash     70ad8d115c4baab5
+#   content hash  03324639b16b04e3
+#   text hash     fe09c0775f4dc805
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

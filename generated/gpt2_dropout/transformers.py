@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6688defe1510ad74
-#   text hash     b44e4c8b24b60335
+#   content hash  4f3f708934cebbe0
+#   text hash     4a47172122124547
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

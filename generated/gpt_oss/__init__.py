@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1e31f8fe8f5928c8
-#   text hash     0aac49db80e78827
+#   content hash  826bab41a7792f2c
+#   text hash     295ad8fd36141e4e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0c92ed3259af0cde
-#   text hash     563818ac784399ee
+#   content hash  aac2d1f1e9e36590
+#   text hash     0b33797553e9ebfe
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

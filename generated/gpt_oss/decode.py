@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  72a5afa1538fd027
-#   text hash     e6fe07efc76608ab
+#   content hash  f072aa5b6ac66f80
+#   text hash     4426e5b2d3d03bc1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4ea278d0d83fd2ce
-#   text hash     2d9cc84c91a6609e
+#   content hash  1ca0f5181db51caf
+#   text hash     6da09a263d94a382
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

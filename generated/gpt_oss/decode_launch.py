@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b3f3437b5a0591f0
-#   text hash     cf59da4f6f664505
+#   content hash  1f9d833ec36dfac6
+#   text hash     22b5b19d2908b324
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

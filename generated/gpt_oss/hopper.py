@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f4b55978c1cb8d66
-#   text hash     21dd5ab033eb759c
+#   content hash  4c9365513f5de2bc
+#   text hash     b6c3d10fb54925e1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  508418a99c2c61a8
-#   text hash     f355fb40b0f17f40
+#   content hash  f874dbe4cca1a2c7
+#   text hash     4b74648b543432b1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ceb9833da1f964d
-#   text hash     713e07c76c6bcf07
+#   content hash  c674c67fc65fdb89
+#   text hash     7e9bc806c7b23a35
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cd34322e054073ea
-#   text hash     3f33acbd28318cdd
+#   content hash  13e751aa602aecfc
+#   text hash     897f483d8aabf3bb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b75c24115c482953
-#   text hash     890e7ee8a50c801c
+#   content hash  65afb1e79aba283a
+#   text hash     092651d26de37e38
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

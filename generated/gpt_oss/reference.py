@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fca9d23a0c7a3a6d
-#   text hash     5f838eed3bc756df
+#   content hash  065e7b92f6610ad1
+#   text hash     33305da560983800
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

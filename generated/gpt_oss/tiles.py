@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  92717e58b21696e4
-#   text hash     c8e7d925440ed67c
+#   content hash  b8b0fa4643c707bb
+#   text hash     de4173bd73e85625
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

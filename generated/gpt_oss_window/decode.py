@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8352cfc4281ef7f2
-#   text hash     aa9f4243e59dfe60
+#   content hash  0fede0e0f72fd647
+#   text hash     059e35d11b982528
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  35af0c9795e74618
-#   text hash     d32c8b911b5d26c3
+#   content hash  1ee902dc564ba263
+#   text hash     a4eded73de56edcc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71faef7bf5524b66
-#   text hash     27d11d3779841191
+#   content hash  08f00f6efab83d15
+#   text hash     a102988657a5bf5b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

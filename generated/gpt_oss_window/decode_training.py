@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  128241ea2f4ba98d
-#   text hash     6bd2d53221a4f467
+#   content hash  d56ee8784df6c4f4
+#   text hash     496156a1fd5f6012
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

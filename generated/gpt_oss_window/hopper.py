@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5cf51645158d31c5
-#   text hash     4aa5660afefdc66d
+#   content hash  fc1cb5a957b18b59
+#   text hash     b86ab2d431346541
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

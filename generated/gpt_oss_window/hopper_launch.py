@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  925367be4ef543a7
-#   text hash     e7348d76df292d16
+#   content hash  2c206433789c264f
+#   text hash     f7d93e2ade8063e0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  04ec0492718283ab
-#   text hash     f430531df730bf2d
+#   content hash  673e6c44cef2a7dd
+#   text hash     705685869db2dc6f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3b0b3ca67cdf72f0
-#   text hash     94f900f7c5ad4089
+#   content hash  25569805b56c27cb
+#   text hash     59f37239d6aad18f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

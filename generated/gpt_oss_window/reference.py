@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7a5fd84b1910e8d9
-#   text hash     9b2f7a5b3cdebdc4
+#   content hash  19138e7ce5404be8
+#   text hash     01c07b95ad455f7a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

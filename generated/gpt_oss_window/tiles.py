@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  48ef0a9e71f6b920
-#   text hash     c19ab34e23562cb9
+#   content hash  701bd6e4ea2edce1
+#   text hash     097b96ab4126d958
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

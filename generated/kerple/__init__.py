@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  18c9d4c42bb3198c
-#   text hash     3bd2dcc600def6c0
+#   content hash  a27802637bba3a9b
+#   text hash     0be2e1cf330d8a3b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a556a3633d04c6c7
-#   text hash     0c10a82db291f053
+#   content hash  9c8f32f2457f78cb
+#   text hash     9e841c0c748ebe02
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

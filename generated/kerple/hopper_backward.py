@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b2256c222186507f
-#   text hash     eb1adaf5887a68c6
+#   content hash  fb4d157215955b14
+#   text hash     309c4290c7cc5490
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

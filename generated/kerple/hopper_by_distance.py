@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a061618d996ec049
-#   text hash     6e5fe616211237bd
+#   content hash  776488566728c16c
+#   text hash     2d03c94c51eba11c
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1d191f9637d55528
-#   text hash     ba5b025d9b362c93
+#   content hash  735ff013b5503594
+#   text hash     baaefce91d3ca8bf
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4e56098cc8cf4422
-#   text hash     f8e21324ffb41bcc
+#   content hash  9228aa1039f9dd94
+#   text hash     60a607bb34bbf2ba
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

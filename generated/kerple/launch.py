@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6c60fbc37d86132d
-#   text hash     045e20140920933f
+#   content hash  db1dd3ec81e72b52
+#   text hash     a7244254a1d53ded
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  93a85c0ccebe4f04
-#   text hash     7b41680242bd6fcb
+#   content hash  dce6ea5886e3d7a4
+#   text hash     973c746756211150
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

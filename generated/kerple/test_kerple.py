@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a32027e162150440
-#   text hash     b409af5349f4ff17
+#   content hash  25f39c6a73dea93f
+#   text hash     bb9ccfda4effe669
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

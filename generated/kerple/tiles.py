@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a67bd1d4f5eca2f7
-#   text hash     8e9a2c170e96eed3
+#   content hash  6cedfc8f48bb0a37
+#   text hash     364c15a99f4954b4
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

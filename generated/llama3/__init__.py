@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f81f2fd396da6d6
-#   text hash     b22002a3036e2223
+#   content hash  af66dc08b78fdcc5
+#   text hash     54cac877570c64c7
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e260d2e038f47a6e
-#   text hash     bb8d8828bbf3985f
+#   content hash  c18641568ff3ae68
+#   text hash     9ee501f227a35884
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

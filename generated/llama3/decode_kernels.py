@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  64025eccff9ed5b7
-#   text hash     6cb2a364c61d5db8
+#   content hash  6dc5a21928658e79
+#   text hash     f8789f88962b478e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

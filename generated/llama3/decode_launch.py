@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70ef8054a041e267
-#   text hash     ca5aac24f645c047
+#   content hash  43c7a04f28a3deaf
+#   text hash     b5b1bfdbefb2201a
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

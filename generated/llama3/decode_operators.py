@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  03dd53e8c617b237
-#   text hash     2c182501f795a3b1
+#   content hash  cdbc65bbb3390b95
+#   text hash     b5f4d6228868650e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

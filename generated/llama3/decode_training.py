@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8f5e51a0319a43d9
-#   text hash     7448980e44a4a569
+#   content hash  99deefb6b5e22bd6
+#   text hash     b18f2021955bb040
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  80f5363b05f6210f
-#   text hash     a26db6ce30b2e30c
+#   content hash  272e525567163f12
+#   text hash     2ae421ebf615e7ce
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

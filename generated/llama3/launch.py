@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b36eda2493135f6e
-#   text hash     2947247830fd10e4
+#   content hash  f37585a76ead90ac
+#   text hash     6c38091feee9e359
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

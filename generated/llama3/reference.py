@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f8a0b37cd2ee290
-#   text hash     cbce919465a53911
+#   content hash  969be62f3ff044f8
+#   text hash     169bf54e43ad571b
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

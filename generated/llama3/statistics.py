@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1235d3f46fd3bff
-#   text hash     22217424840b6518
+#   content hash  f91528095034640d
+#   text hash     569e4fd406cdf9b4
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  98cc114e58c27a81
-#   text hash     88f5f5c4fa742af2
+#   content hash  8152ba76e51612e2
+#   text hash     180cedfdb035775e
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

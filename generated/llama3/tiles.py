@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  393d7b8263d5c998
-#   text hash     33d663b8a2c13759
+#   content hash  e383be3e2d1037a8
+#   text hash     41efd2b339dcb7c8
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6dc5ea0dbfe47b55
-#   text hash     9dd1cf9868ee4a94
+#   content hash  c93f3e5010ac5278
+#   text hash     b8c3d7b970777967
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

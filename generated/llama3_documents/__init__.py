@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  34891f5d4d6a7c83
-#   text hash     0975586455378db5
+#   content hash  ca9bb8f3604a4c34
+#   text hash     0344f7170c537a9a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3aa3f7da072b74b5
-#   text hash     9561bf51861fe2ca
+#   content hash  137010afdb673910
+#   text hash     dfb47b594af419b5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d80d0645b2297b4a
-#   text hash     410ea0611fef99b8
+#   content hash  5a19c84d07c73e05
+#   text hash     3ba5ae73875960a8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

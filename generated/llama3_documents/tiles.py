@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7ba0c38a86b6d138
-#   text hash     bc3724a967d8ef02
+#   content hash  b0ddf435aa0999db
+#   text hash     e80e8a674a0d65a6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4d8abe9da5de6087
-#   text hash     f33dd30039ec469d
+#   content hash  8e7f4aa869ada024
+#   text hash     71e34cfc42557187
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

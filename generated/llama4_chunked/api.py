@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cd73294bc84ec0d6
-#   text hash     e071dea5fd539d82
+#   content hash  5e1cd0f17dfe28aa
+#   text hash     295028ae44741d1e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

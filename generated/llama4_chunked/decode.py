@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6fa47dde189fc08f
-#   text hash     3bcd0a8853ffee89
+#   content hash  6a8dbc1018aceaf3
+#   text hash     d7310925235c5220
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  58403deadf921be2
-#   text hash     fd2c6349ca046534
+#   content hash  5bc966116c0e5e0b
+#   text hash     2e77607939e5824a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a5a0dddb2f4f6f8
-#   text hash     95bfe4cad1b376b2
+#   content hash  1f09bb55a0f78179
+#   text hash     d476bf0e165868c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6560cb585e12680a
-#   text hash     438e650c6b009a76
+#   content hash  fc66ad961e8706ae
+#   text hash     346a4b315ad98f0b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8dabcba7f56ca25c
-#   text hash     6e08e608046f3b07
+#   content hash  d369fb1ea5040d0c
+#   text hash     236b47ef2b77d2e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

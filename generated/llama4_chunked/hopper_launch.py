@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e986cc464a8bf3c0
-#   text hash     3091995669f14ae3
+#   content hash  bfcb47d45ca33f64
+#   text hash     cb5143c710a5958e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  00b6fcbf0cfc5aaa
-#   text hash     0c464de1e29f80ca
+#   content hash  e635e4cf7c1e9334
+#   text hash     f4439a75e3a04f4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

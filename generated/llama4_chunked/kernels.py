@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3eec9f1ef91fda78
-#   text hash     f1f6e4353908d96a
+#   content hash  4efd83f1b0889a60
+#   text hash     910433246f0eb272
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

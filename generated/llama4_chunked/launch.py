@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a0769cfd15231a2
-#   text hash     2c79f3f2e9d9b7ff
+#   content hash  b95020f59a086c36
+#   text hash     7fbcf5dc06efe582
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0e775b713a38268a
-#   text hash     faae8f2132a71b16
+#   content hash  386aef9e32081a54
+#   text hash     e3472fb813d65f32
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

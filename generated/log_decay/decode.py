@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9ba99103a98526b3
-#   text hash     09e9434f82f0593b
+#   content hash  56344072ba243595
+#   text hash     9d7cd0dd551ebd94
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  73654cfd4b06a898
-#   text hash     6ff3c9f3c9bb7c1d
+#   content hash  5bb80879c43505b0
+#   text hash     e24970b6419dc5ee
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a22ecf33ea7e398c
-#   text hash     cf424b8cc69df65c
+#   content hash  fb0eefabf85583b3
+#   text hash     14a1101c42781426
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

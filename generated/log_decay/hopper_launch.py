@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  783bbf3c6caddb3e
-#   text hash     a777b91ef1ce7b2e
+#   content hash  2671f787b9710b0a
+#   text hash     0952b646b6b5e60e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

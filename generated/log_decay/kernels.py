@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aef601aae7cd86ab
-#   text hash     f857a6800508139a
+#   content hash  de1a5d0c8baa21dc
+#   text hash     e4e7930d82340294
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  612b7a9e84afeaca
-#   text hash     899be03d5bbd3789
+#   content hash  9fc9fe4eb8646715
+#   text hash     2ea85bf834b6f478
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8c2905d936f54a62
-#   text hash     7993722092f22590
+#   content hash  58af1da79b5019fc
+#   text hash     7aceded0ec075004
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

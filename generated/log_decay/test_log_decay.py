@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7009804b6124466
-#   text hash     5760ed4e3c128376
+#   content hash  c6f21d9fea6778aa
+#   text hash     01b53b6f60bb23ba
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

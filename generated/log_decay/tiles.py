@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41e7d8794373ca74
-#   text hash     e4d344adb8945c6c
+#   content hash  438efbbdedb8fdd2
+#   text hash     05147ba71f8238a6
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c2b0482cdd402f5f
-#   text hash     f1c0a053513b19b9
+#   content hash  10101ea1f70d3886
+#   text hash     f6a5494aeff4e4bd
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f6423633f09666eb
-#   text hash     d8715dbc3c5f5607
+#   content hash  37b8aa01b8f9df99
+#   text hash     9c041fee3c508b18
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cadf6a60b153c597
-#   text hash     78e52052e9fc70c5
+#   content hash  af6ad2ef99e0bcef
+#   text hash     a2e3696c01873df0
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

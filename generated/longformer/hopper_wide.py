@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0097f3c78b1332ef
-#   text hash     a43b065095c1ef04
+#   content hash  a995803f1739e885
+#   text hash     14be1c8b31c8476c
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

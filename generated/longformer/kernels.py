@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f615f9718fccab55
-#   text hash     74eb59216ddd7b10
+#   content hash  b6f80bb87da7e2b5
+#   text hash     a480efcb6be46673
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

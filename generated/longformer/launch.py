@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2d381a0c92545c22
-#   text hash     7acbf0ddce3325e0
+#   content hash  ef0e6893141c8c39
+#   text hash     da46f4f302473440
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  023671c02c70f815
-#   text hash     2ec7f39f97847863
+#   content hash  d2e71629dde848dc
+#   text hash     f74da57625c11e5f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5269dbae5d0ae0fa
-#   text hash     be6c888f5f151fa0
+#   content hash  af91604261b72245
+#   text hash     ad1485d933a2a329
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

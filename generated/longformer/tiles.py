@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  acdd5136ff0bebd5
-#   text hash     a589b303534ba4a2
+#   content hash  5d27c003567476bf
+#   text hash     09b8a11347efbc71
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5ceae60d07d4df57
-#   text hash     95ba8c5e0e85ed6e
+#   content hash  2dcd78631ad860fa
+#   text hash     e2ce0e498545dc89
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d568d61b033d98c
-#   text hash     17c3e14f0630e9de
+#   content hash  ddc3864ee6b644a4
+#   text hash     e9958e44c8d80faa
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  08aa74b4ba008a19
-#   text hash     f7f3a63fa64dbc83
+#   content hash  1b43e12ff64cd324
+#   text hash     69913926228f1e03
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

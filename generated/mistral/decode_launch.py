@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e7557ce8d6920419
-#   text hash     39472ac0a2936fa9
+#   content hash  c28792b0f124d0d9
+#   text hash     17892bbf8491642c
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

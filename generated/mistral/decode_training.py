@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ff23c92f78605f4f
-#   text hash     4f792a80e56c3004
+#   content hash  e1cf093f771e247e
+#   text hash     c5c07fa452b7e58d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e4836c2c9612adef
-#   text hash     0a7b6d54655dec00
+#   content hash  b6e782bc4c84b1c9
+#   text hash     a5ebe77ca8f3cb08
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

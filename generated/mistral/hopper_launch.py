@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d648fd9758cfde2a
-#   text hash     786f713c8e0d7f0a
+#   content hash  b335e6e2e8d3a0d1
+#   text hash     7f1379660b3b66b1
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4548f038beaed112
-#   text hash     5d7b019d00a6f3e2
+#   content hash  420633a51d1dd63a
+#   text hash     5de0adec6a1520b0
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b2338ec624640b1
-#   text hash     912cd4923462d880
+#   content hash  3fa9943c6e00c4da
+#   text hash     c299015f4aa9ab6e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

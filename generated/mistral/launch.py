@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4aa1f7c36e186ea8
-#   text hash     a20b8e9f0265be17
+#   content hash  ee76a44a2e4652ed
+#   text hash     a887babe18ceef7f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  08690b72131e7998
-#   text hash     942a62c1a5ed3414
+#   content hash  19d391277166c890
+#   text hash     c3f42cf31d7ad0c1
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f6117a8cf6a7712
-#   text hash     cdb2ea7df94bc898
+#   content hash  67c887bebc9328bc
+#   text hash     147b121fcf06ebe2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e42e7ffc931fe0d
-#   text hash     7dfe38e99f5bf88f
+#   content hash  f8198a3b6bdd310e
+#   text hash     4da6a0d1943be6fd
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

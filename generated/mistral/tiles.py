@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  443230c22877e551
-#   text hash     62eca7e36269856b
+#   content hash  54a7c1fa089ed513
+#   text hash     cc94b06fce77b423
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  624055a0db289db7
-#   text hash     202b34b5ebea383f
+#   content hash  b3025b36e7967e20
+#   text hash     fddebebb4bacd23e
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

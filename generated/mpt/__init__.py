@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  994c0bc95b6b8afe
-#   text hash     1ef4ea82a7516aa6
+#   content hash  55e1e21b89c63ec1
+#   text hash     1ac500302c5e3007
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01ab93f2ca22fe12
-#   text hash     1cfbf55600a78eb0
+#   content hash  d07c34d62d4d8b59
+#   text hash     3094eb5a6b16b4fa
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

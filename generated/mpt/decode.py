@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d82d5ac2d503698d
-#   text hash     0c2a02a5fbdfa4f3
+#   content hash  06f79e235033da76
+#   text hash     e0deaa463965996c
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e06a6b2ca29f9f11
-#   text hash     c2c7fbb8ea6e9225
+#   content hash  25934272d1eede63
+#   text hash     2fd1f8d50aca3059
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  800eefd6611b4510
-#   text hash     1047db1abd8ceeff
+#   content hash  bd0db6df5a83cf7e
+#   text hash     c07e3da386d56fff
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  834ddbde74659e89
-#   text hash     144d71e4b603fb1f
+#   content hash  464924e559ea6cce
+#   text hash     da7559f8e9b0f817
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97cc9ba4a5ba3a29
-#   text hash     7d1d4d6736bb883f
+#   content hash  c2af133f6fd33ba7
+#   text hash     b49bb42af628dbfe
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3da5b3ffcfb582cc
-#   text hash     0ebbc95554804369
+#   content hash  f5b490e980233f3d
+#   text hash     46a430d60f584f35
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e2b69ce18dcec62c
-#   text hash     7c97e3370bb9e81a
+#   content hash  db3e570c11eeb5e9
+#   text hash     859034f18295fddb
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bb18353ea4117a0b
-#   text hash     0369cfc3041dfd5a
+#   content hash  40b9d3dcd47e09d7
+#   text hash     d38a3be44f53e426
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

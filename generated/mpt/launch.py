@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9d381fe48843d402
-#   text hash     f2abaf1f0af9a480
+#   content hash  ecac2427806af61f
+#   text hash     c5ea9636fb55c6d9
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

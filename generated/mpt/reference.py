@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  524a83d35e321522
-#   text hash     05ec34ce004461b9
+#   content hash  b7e1150621ac1f41
+#   text hash     733db4b8e91ae55b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

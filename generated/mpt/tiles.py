@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64b7b0e6a9bb4b8b
-#   text hash     2682974644743076
+#   content hash  1778ea02e44387e3
+#   text hash     fd014afa8f073c55
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

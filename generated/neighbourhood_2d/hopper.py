@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9898cef919f43eac
-#   text hash     b2acce595e8b64a8
+#   content hash  1e692bc2c550d99b
+#   text hash     0dd0b0cbd7bc7f52
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

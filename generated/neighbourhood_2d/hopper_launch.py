@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7216a37a11d1a5b3
-#   text hash     3e2818ed12e498c7
+#   content hash  5bf17c364f741741
+#   text hash     1f2bd90b77c29579
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6f3acb97b0ba93a0
-#   text hash     f6407ba5b18210d1
+#   content hash  1efd20c73529cd72
+#   text hash     72820363cecb5471
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  293eea7f297924e6
-#   text hash     a1a3b213f80c928c
+#   content hash  1a9f2391c6c5eda1
+#   text hash     a2c9ac52b2acdba6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

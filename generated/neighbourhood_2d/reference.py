@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e0aaf63f3932e33d
-#   text hash     e5d55f325bffc184
+#   content hash  b231c14d621d3c32
+#   text hash     a960e33302d153ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7e4388d74b306f4f
-#   text hash     ba0d266eb33e24e1
+#   content hash  9ad9c89793521576
+#   text hash     30ff1ff1ef30b698
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36c46a82fa80d597
-#   text hash     852e5c1ee10aca5a
+#   content hash  573347fd2c2c779a
+#   text hash     3eb909e49dac44b0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cfe326f01dd8fb5c
-#   text hash     46bec9704d82429e
+#   content hash  a6ea94ecab6232f1
+#   text hash     95a27bd373ebe4a6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

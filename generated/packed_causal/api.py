@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  84f33ebbcf3a5f63
-#   text hash     c1eee74922e239ea
+#   content hash  1cf6f714df7903a3
+#   text hash     77d15fd3e42d171e
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2e37ddcb1a1c5335
-#   text hash     084135dcfca66427
+#   content hash  af18a98d71dfdfbf
+#   text hash     8e47f715868bc5f2
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e309137837ba8d9
-#   text hash     ceda1dcb9e4a0499
+#   content hash  ff6959158d3955ed
+#   text hash     5aa25d75e1029940
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  133a96140dfe8993
-#   text hash     f53d74b63678626d
+#   content hash  d28f5217359207b5
+#   text hash     45b7271690b9cb3e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f7bc4491bd90c4ec
-#   text hash     c11ed63625630380
+#   content hash  fa9e359eaf57679b
+#   text hash     35c5943f52703268
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  919dac9b9977ad7e
-#   text hash     2eb249d0c88cf962
+#   content hash  6e558873a644c05e
+#   text hash     55cf95a8139f40c3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

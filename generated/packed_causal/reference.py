@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2160ccfbfbd9488b
-#   text hash     0b88090ac3faea12
+#   content hash  d8e183d98c53c9a9
+#   text hash     1bf860d56e7bf062
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

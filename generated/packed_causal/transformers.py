@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b33b3f2d239caea2
-#   text hash     742bbcab441f91a8
+#   content hash  76c9f14e8817d8d8
+#   text hash     c2371d024fed32aa
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

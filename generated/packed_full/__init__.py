@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b3e17e60e17f138d
-#   text hash     e56e3515c233d12f
+#   content hash  d33666e201c48622
+#   text hash     e1879b793d6733e8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  824b0e2ac3ae173b
-#   text hash     10300e10c3b8614c
+#   content hash  a9cacfd352fd470a
+#   text hash     02f8edf75dbd6e9f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

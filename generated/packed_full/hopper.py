@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8534fc0735a1f3a6
-#   text hash     fe654e85a87f81bc
+#   content hash  075253991593d7cc
+#   text hash     2d051130de0254cf
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  eb6c82e7b82e24c6
-#   text hash     a4b10c6384355033
+#   content hash  71e5295ea7c4f6ed
+#   text hash     b98165e6c16e63e1
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

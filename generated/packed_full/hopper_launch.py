@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4d4801ba7275e3a4
-#   text hash     b350b8af0001ef20
+#   content hash  882620bb5161c84c
+#   text hash     d026db1a4f6c2a19
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5cecf286c91a9ee5
-#   text hash     06cf0a1fb52e4547
+#   content hash  379e9f35a0d1e5d2
+#   text hash     956185aa7dc12ec0
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  09c2596ad0fb02a0
-#   text hash     a49173f209c13493
+#   content hash  65ee06d16ffc86ee
+#   text hash     7b1a8d06767aa140
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6dfabd639197ddae
-#   text hash     44c3a7e7b95ff03a
+#   content hash  cf546e8c4d49417b
+#   text hash     8262912bd2739885
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

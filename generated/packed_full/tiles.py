@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e750019b7bcf95a4
-#   text hash     7c73d0a5565fbdd7
+#   content hash  fbfec2113f74170c
+#   text hash     82a38ae469f1506e
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  91bc4efc8b11d0e5
-#   text hash     6963ba9ebf3b21bb
+#   content hash  6ef31c1319503c1f
+#   text hash     5d27a1469759baa8
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7d72587f836cbbfd
-#   text hash     6a5eea63abac6387
+#   content hash  4c35c9e9e792af6a
+#   text hash     812010ff91b454f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53bd47ba8e76de7f
-#   text hash     4abbc12959c1f4de
+#   content hash  cfd0cda0056cd2c9
+#   text hash     de0044898dee5717
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

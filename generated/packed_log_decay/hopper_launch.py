@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  11076c0baa49b0d7
-#   text hash     44e75cd10ac8ea87
+#   content hash  b3b6ca4fc5f04a7e
+#   text hash     96f4e8cec7cfc4f3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  24244c41b9466f6e
-#   text hash     69d00c471c8bcbe4
+#   content hash  9f15d137c1b7748b
+#   text hash     1ebfb553d711053c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7bb4ae93f85571a9
-#   text hash     7f592594615fa09c
+#   content hash  5dc2eed46c062f14
+#   text hash     bb7fc1192f588718
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6fc8bde211418b68
-#   text hash     aadba4126aa85148
+#   content hash  4726d6281e33e040
+#   text hash     807a13f2a0d622f1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

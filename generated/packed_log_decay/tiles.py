@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2accabffe83f746
-#   text hash     1d950dd6cc3e3429
+#   content hash  d0939adb8359a7e4
+#   text hash     c9d4af9cf1da91dd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  06d7d19fb5f427ca
-#   text hash     a1af4c712e2da890
+#   content hash  8c0039bd7d67b9da
+#   text hash     1aca296af95a4c21
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2aa4ce1feb3f1abc
-#   text hash     d382a370b1ac640b
+#   content hash  828648f9aac1a0ee
+#   text hash     3b82c8066dec5555
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cdad99e907412c06
-#   text hash     810464a306b85186
+#   content hash  f93fbfd09ba4390c
+#   text hash     7db7caa3450d62aa
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed349d535c2a4c07
-#   text hash     ba97f881b8ded5c9
+#   content hash  5482f30beeee66ca
+#   text hash     be22f1f1793af1c4
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

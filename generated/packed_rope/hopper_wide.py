@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  39547735ac2dfb0a
-#   text hash     663c8d40b88d4176
+#   content hash  2530f9d61fe34e1c
+#   text hash     377e7d4e89eae299
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

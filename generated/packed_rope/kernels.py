@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db40c3bd4150935f
-#   text hash     13158121e896e239
+#   content hash  28c53404f46647b4
+#   text hash     3cfc949b6d0fb6ec
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ff09a9deaf1bd393
-#   text hash     f9caa66eccb0fa5b
+#   content hash  505f6ef18b3a04e9
+#   text hash     7619966e5281d042
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

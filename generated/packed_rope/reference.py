@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e9c6a975066d8333
-#   text hash     9987ac92fdf636f4
+#   content hash  9c04516e511b32bd
+#   text hash     b46f4212d6e023e4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

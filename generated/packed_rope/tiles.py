@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e50a382f3137510b
-#   text hash     fbb4aa4ac98f82e5
+#   content hash  74e7e2dbfabffe23
+#   text hash     815a5a42973daa2c
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

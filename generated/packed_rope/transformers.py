@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a53ab1a9b9addafe
-#   text hash     0c369c8da813c09b
+#   content hash  0fb470416354fe02
+#   text hash     6ac1b9c3891829fe
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

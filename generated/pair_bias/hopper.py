@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  43b3b5ca8e5e65d7
-#   text hash     cb5d44311e60d047
+#   content hash  48533fb1664c580a
+#   text hash     fed11b88883f7faf
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

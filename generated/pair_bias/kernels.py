@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  425e19fc566be40a
-#   text hash     37c9ec0f1461bf5e
+#   content hash  8f2f78369d0be7b0
+#   text hash     9e36a9c365b1dce6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

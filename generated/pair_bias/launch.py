@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a7cff13ed48f21f7
-#   text hash     d9dc1c4c5099287d
+#   content hash  80928e117c7b894f
+#   text hash     d80e7e1561b82334
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

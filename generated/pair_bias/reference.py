@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2885302cb6aa3145
-#   text hash     387413be686c7c96
+#   content hash  088af5920c449643
+#   text hash     682978f36c1b8a38
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

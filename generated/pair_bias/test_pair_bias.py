@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1bdc84295f76ff51
-#   text hash     d305f552e55af2af
+#   content hash  5373e7bb0ce89946
+#   text hash     579c27c047cb214e
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c4c3197c6494de61
-#   text hash     2ecfbc9c01f34b3e
+#   content hash  7e489b733833ca8a
+#   text hash     0bd571972d016249
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  98c4557443811dd2
-#   text hash     af67cf393641a84f
+#   content hash  107752758d7857fe
+#   text hash     f96331f517686574
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdd2179abb009c63
-#   text hash     12d55c793945cd5e
+#   content hash  cb73df16c03ec810
+#   text hash     8d3c781738d36cd5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f6e3e61a24b725c9
-#   text hash     446a4857e9ab155a
+#   content hash  a87df033654c1197
+#   text hash     1e3fb93b57746f98
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

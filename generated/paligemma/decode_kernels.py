@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cd48960574b71500
-#   text hash     feb95ca3461d01e2
+#   content hash  c7db57cbf335e33b
+#   text hash     8445c86b667d1975
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

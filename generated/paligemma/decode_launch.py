@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c198d989ed70a8c
-#   text hash     38a934a09a330277
+#   content hash  8fee6755382ba4ba
+#   text hash     ce35ea81d0e0c43a
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  00ce282d8e0bf182
-#   text hash     66ecca0d28dccd3c
+#   content hash  c8cb597a544a3a1f
+#   text hash     0d5f8df551de7988
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a8b057936f983d8
-#   text hash     11fac0788441d45b
+#   content hash  ffbd2e71a21bbd26
+#   text hash     48f31f865804b1b8
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aa1229e073ca1753
-#   text hash     0e56c74a31101bac
+#   content hash  2194168d9757b489
+#   text hash     289c8037c9702ea0
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  143e51ccc15b11d9
-#   text hash     ab977106d08ea38f
+#   content hash  33b84eb5ace6c7a2
+#   text hash     1829b011e183d1ab
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

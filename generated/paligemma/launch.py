@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b723327defb63836
-#   text hash     38f2c568c6add3b4
+#   content hash  7eecd23567145421
+#   text hash     18ea58980ee77b6c
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

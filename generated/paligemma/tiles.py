@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d6963ff3572199c
-#   text hash     f4dedb4db2969b8a
+#   content hash  5758f90daca3f375
+#   text hash     18df919c7cabf593
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

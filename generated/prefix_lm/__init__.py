@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1a148c5540f0940c
-#   text hash     c45b6fd6d140c3cf
+#   content hash  300d427749483e8b
+#   text hash     065382f995eabfec
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ac323247fea8be9e
-#   text hash     005dcc985fab26ad
+#   content hash  c491c0f341917ee2
+#   text hash     c574a8545d173ab8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

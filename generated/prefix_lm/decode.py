@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b58a889c11372d8d
-#   text hash     2cee5cacf6ecf692
+#   content hash  9b1efbd6afae0174
+#   text hash     bd0785ca031e4ff2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  309818851fc2ea40
-#   text hash     eb334c47e8025dd6
+#   content hash  dbc3803dfd4958f2
+#   text hash     ab43d1413dd654aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cff041edebcd2165
-#   text hash     c6794e30aa7f3760
+#   content hash  6a61c894079e312f
+#   text hash     e61f410b5cd77ebc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba6cce8af3525ab0
-#   text hash     6c1c24d76a14aa49
+#   content hash  9d31a6b1cb9ef49e
+#   text hash     39ec2e8e72a0f8bf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

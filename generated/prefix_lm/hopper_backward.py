@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  17d0e2e9272a9050
-#   text hash     65240c0d67bc4226
+#   content hash  640cbc7cf06487f8
+#   text hash     2fcef362ec9b9271
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

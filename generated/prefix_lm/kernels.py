@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b9593bd76a6c3c0a
-#   text hash     b2807b778212dda2
+#   content hash  8518e9981aa064cd
+#   text hash     07af828b758f0570
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  38e43fe54478cac7
-#   text hash     996ad5cf5150ffbf
+#   content hash  576e17de89601c95
+#   text hash     51268ecd86c8eff9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

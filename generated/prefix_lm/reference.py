@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d2a00355b6b05ea2
-#   text hash     85958ab6c73a4ab3
+#   content hash  18484060e2f00eb2
+#   text hash     165c8d0ffa207a38
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

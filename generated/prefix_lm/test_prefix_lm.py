@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8dc9c471c2a5f9c
-#   text hash     e8870f36066c40db
+#   content hash  a9b178f8f8a30956
+#   text hash     741d3b58ce8b6b97
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7471e630870799d2
-#   text hash     8c0b2443a478b88a
+#   content hash  10ef9f977169c965
+#   text hash     f85a397bbd3cb93f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  048a348e57d7bb4a
-#   text hash     74319a91b5d2d846
+#   content hash  2427b8927e55c891
+#   text hash     48187a0f48f7c29b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4790433e24dfea1d
-#   text hash     52a27c40575c3658
+#   content hash  60e55f54620053ad
+#   text hash     60e24e59605291e2
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

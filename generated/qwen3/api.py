@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8ed5a45a0cc1f120
-#   text hash     1ada33cd03e2210e
+#   content hash  5e26622c4347298c
+#   text hash     35ba3f540c5c19a3
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

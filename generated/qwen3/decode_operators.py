@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2cae733859d25e9
-#   text hash     f902270a2a39c62a
+#   content hash  81854568e1270e4d
+#   text hash     1e174c1cde4b3e62
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

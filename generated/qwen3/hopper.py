@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c07bec9b525b0bd1
-#   text hash     4788b51f04bfef69
+#   content hash  7ab58ddd5e26901c
+#   text hash     bdc0d1075fe457fc
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93bee54cf21a6040
-#   text hash     0ccdb358e69a094a
+#   content hash  e7782bd662a36d79
+#   text hash     18fecfe088fee749
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58a570ecf35cab39
-#   text hash     750cceb1191e9f41
+#   content hash  02d3f300bb115787
+#   text hash     a8559e9e46dc3c4d
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d3ca97b831eb23f4
-#   text hash     1ffcaa618a2cf5b1
+#   content hash  73e8a9544c49c240
+#   text hash     2ef7e5988e13f6a0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

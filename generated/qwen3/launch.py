@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2f3064befd6e0348
-#   text hash     44ab853dd16a1de5
+#   content hash  c80d2d94e54738ff
+#   text hash     a5be6bdaa41aae4d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

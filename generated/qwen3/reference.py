@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f39d86a23a1db43f
-#   text hash     dfbce7c374ceecac
+#   content hash  c60d95a5b0066e41
+#   text hash     5982b24eacada746
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c0563ed5be057738
-#   text hash     bd9cbec3c162902f
+#   content hash  3d4ab2b9641bd17a
+#   text hash     c2333a8a1fe9a3ee
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

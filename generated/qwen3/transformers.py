@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  31ab4dca46d1110f
-#   text hash     138306ee1ddaad40
+#   content hash  81cd86b73667bb50
+#   text hash     121eb8f8ce5c7819
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bb2d639eb0e04b89
-#   text hash     d40da1d6380f1e70
+#   content hash  7e62f5cd1334792e
+#   text hash     98a82d336bfb336f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

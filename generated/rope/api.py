@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ffd66cc153ffff0d
-#   text hash     22d186d7b1d11d0f
+#   content hash  f4efb03cf48d4877
+#   text hash     6f19a51416168f58
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2a18cfc452bbc248
-#   text hash     b900f50be8e8f31c
+#   content hash  9c64c662c8c63d6e
+#   text hash     ffe1435ce9eb4c34
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  37986234e0402fc2
-#   text hash     f84a9d7516e2ff9a
+#   content hash  11e3dbdd26fd749d
+#   text hash     428b27018363ba52
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

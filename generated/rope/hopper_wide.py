@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9eab4d8055459d3a
-#   text hash     336a21a9fcfea050
+#   content hash  dfaf773b1fea8617
+#   text hash     ac00149facf88222
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b9ddc0b8368e122a
-#   text hash     9b3f8fddb2535afd
+#   content hash  efda838fd003a687
+#   text hash     52e7483aba57f27f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b7003888a57bed01
-#   text hash     32e228a38e75afde
+#   content hash  a60fac22c168c16c
+#   text hash     c93d698bee778ba0
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c3e80f5ae0783473
-#   text hash     3dba553a884e9162
+#   content hash  945a4794e6b4720d
+#   text hash     cf5dbf38c1216fb2
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

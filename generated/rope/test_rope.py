@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  51d0d59adbc482da
-#   text hash     7bd149029a36a211
+#   content hash  ecd8397cf3c01f8e
+#   text hash     f6eb4b79822e5cf2
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3d1a1f8b3a1b36ab
-#   text hash     3e3a57b6fa21e0fe
+#   content hash  e794aa6a0ff3fbc6
+#   text hash     79441d2771075f79
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9e0f6da922a1140d
-#   text hash     973e12135607af4a
+#   content hash  5fa05ad0abb74b3d
+#   text hash     3a89bd09b684d07d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

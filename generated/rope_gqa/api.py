@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f46a4a76a38e9d56
-#   text hash     a0064b9eb298e10b
+#   content hash  22e9704fefcf603e
+#   text hash     3add029e996c7df5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e36640a19813652b
-#   text hash     6b7f990c5e3ea12a
+#   content hash  294dcc4dc934266a
+#   text hash     127db3a57ccabea1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

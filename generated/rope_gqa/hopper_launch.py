@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  502a6b0954faeab8
-#   text hash     52849e00fe9bc9cb
+#   content hash  e05a1965b24d6590
+#   text hash     7959433a82077aeb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53758933f1925c04
-#   text hash     3bf0df8152307200
+#   content hash  2ff6cc7c50cfa1f4
+#   text hash     069d016c61369f2a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

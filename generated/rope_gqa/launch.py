@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  548dd4cbc802bb2b
-#   text hash     e40932fe789a494c
+#   content hash  f3fdc6eaa382ef29
+#   text hash     73665f8fe357499b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

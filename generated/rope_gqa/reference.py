@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  92a4c693a11cadd2
-#   text hash     0c93bcc07d749de9
+#   content hash  35536df9f15035ea
+#   text hash     feb05cec2771ed29
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

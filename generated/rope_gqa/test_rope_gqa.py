@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  67f09a5642870ccb
-#   text hash     f31e002d77f2be50
+#   content hash  e46dee8acf6afb13
+#   text hash     93b5bfc6c1eead65
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fa6e6d6562b1f02a
-#   text hash     123784fdbcf7746e
+#   content hash  38c4d9c2551af95e
+#   text hash     f9b0f9f08499732e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

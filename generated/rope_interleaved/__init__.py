@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91773eab320d7221
-#   text hash     1af133cc849f0d1f
+#   content hash  4a73b5f20d3557ef
+#   text hash     c98c1442853a8744
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0d623dbef32fcd41
-#   text hash     aa481d1ff8b80d10
+#   content hash  85e30ed2dd8aafd9
+#   text hash     7d8ba1edc7cb2626
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1598c323fc3b2e7d
-#   text hash     12e54e1f3fd77265
+#   content hash  d899bc338a8e4e44
+#   text hash     72ee5e618168553a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dcad55ccff41f415
-#   text hash     e9e03a0d30d7e474
+#   content hash  6fb412020fb8b181
+#   text hash     bb9f35d82deb629e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  204b3fac592eb642
-#   text hash     be2b60b0aa6f89ed
+#   content hash  ac82d71a703d587b
+#   text hash     82296199c41cf4fd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d6def6b80739bd6e
-#   text hash     90e7c0f71cd250fd
+#   content hash  812376896086155d
+#   text hash     9077935d350f7da5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e8fb73ed5c01d821
-#   text hash     b123b54cb77c2b98
+#   content hash  b93b3c333edab156
+#   text hash     4f2eff3feabd7fb4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

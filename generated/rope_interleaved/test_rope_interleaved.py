@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  026c83bfff151f2e
-#   text hash     bd9f36dfcfe1798b
+#   content hash  fbc118c2c64e7fd7
+#   text hash     3dfca5c35c1b9a4d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

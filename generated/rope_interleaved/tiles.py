@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1137e0d20533514b
-#   text hash     2f631f769cd56451
+#   content hash  920879f1c640ec6d
+#   text hash     74532ce08cfb260f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

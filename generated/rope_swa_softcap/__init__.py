@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6b1f859fe685dd4b
-#   text hash     d0207a277235e911
+#   content hash  a4ac8c1b5482ef55
+#   text hash     4035fb93a9c89ee5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b617ae9bc89abc6e
-#   text hash     244fda5870c8eaf0
+#   content hash  4eb8f6ddbb43427a
+#   text hash     c5914fd21512a396
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1563f7eae1e175ba
-#   text hash     42cb27c01f486efc
+#   content hash  4143a8554231d3df
+#   text hash     48433ef8c7115dbe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

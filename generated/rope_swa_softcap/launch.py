@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  13657b774d136b36
-#   text hash     dea5827c4391ba8d
+#   content hash  be25ae91ae3ef4da
+#   text hash     baa39e97b55d0667
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6f19994abf3b9b67
-#   text hash     e7bdc25f37969550
+#   content hash  37468d7ebfff5fe7
+#   text hash     ab6ce5110e9becbe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  64f239627119ad9c
-#   text hash     b93d8006cbe5238b
+#   content hash  28f885afb81f267f
+#   text hash     2a611a55cfa7450f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

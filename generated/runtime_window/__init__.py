@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7fae98334d09c73e
-#   text hash     5b42836ab287cf09
+#   content hash  8c86eae66e0a682e
+#   text hash     42249f9fda3a0973
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

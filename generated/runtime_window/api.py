@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6f4e62f60a39a0d7
-#   text hash     1c23b4d16ab14a21
+#   content hash  2c9d464ba541321e
+#   text hash     33480c81d3c083e6
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa72e7e6266a50e6
-#   text hash     ec9180de8bed1944
+#   content hash  33b94fb925746785
+#   text hash     5a969bbd6109bfe4
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a7b07960d57d003a
-#   text hash     8ebd4a2df4349602
+#   content hash  a5ff3e611ee2fed2
+#   text hash     eacbe509ed5f6bce
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

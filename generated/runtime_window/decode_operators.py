@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e191578b48c43335
-#   text hash     1f1a3d32c55810c7
+#   content hash  8e6ee292a5d67562
+#   text hash     9889d56fdd600db3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1dcef309c52b3762
-#   text hash     9a89e93db3a7fc15
+#   content hash  0f1380d3e9a4ba73
+#   text hash     8571e2a845f15c1d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  155164a5269ea93d
-#   text hash     9ca239fa58b42b58
+#   content hash  80ca11352de18bd9
+#   text hash     a6d958bb921f6eb4
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f9e43994996f0b9e
-#   text hash     9b9fa3b2384ecac7
+#   content hash  6a000b799a54e93a
+#   text hash     f13b44ab4a0fde7e
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

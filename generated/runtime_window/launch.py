@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5d55587206c27bea
-#   text hash     bea7037d23e65a5d
+#   content hash  56f2e9f40f72a381
+#   text hash     f000ded0d9edea85
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  757831d36e258027
-#   text hash     d94517e93f7be6ae
+#   content hash  87f23db368fde4d0
+#   text hash     c5c82eef9f16d255
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d336f01cea75505
-#   text hash     e13109b5bc5108dc
+#   content hash  0ee4b031ca76bb5b
+#   text hash     837bf21cf7b8648c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  161c393cb2d54f79
-#   text hash     c83c22fcc9083d63
+#   content hash  c0de49494b63ab64
+#   text hash     7c5b0c14d60ce620
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  02748a8eb6d2dfa0
-#   text hash     60a1b39047a0a700
+#   content hash  24273bb40688c871
+#   text hash     4edf594f1fe1e31f
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

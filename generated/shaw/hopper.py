@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  79cbeae58c4a4be3
-#   text hash     7ce6865dd72d9edf
+#   content hash  21fc82af88b4880f
+#   text hash     86a2e8f7336c8879
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c8160baa0a98c12
-#   text hash     66a10c1fb8c0f4eb
+#   content hash  e99120c7a0ddf669
+#   text hash     b3983b2f8dc043bf
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  089f8e423eda6c00
-#   text hash     27293fd20d8420eb
+#   content hash  577507a1cfb00a3c
+#   text hash     aeabd7879e3366cf
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

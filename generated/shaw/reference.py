@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6aba703d8bbed43d
-#   text hash     85dcb89af9ff2a4f
+#   content hash  d40a33d647e275f5
+#   text hash     814bf428c5c615cd
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ef538427c9d5aa0
-#   text hash     cf4a32d28d5ccd2c
+#   content hash  53e14856b62ceac2
+#   text hash     7c62a95b5c92d1e2
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

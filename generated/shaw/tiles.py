@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  15dcdcd852d580a6
-#   text hash     ebc6ba2b1a835c01
+#   content hash  e1f08b35438022b1
+#   text hash     94ec2b66c9de8e07
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

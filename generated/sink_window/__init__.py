@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  def690d9e9110cbc
-#   text hash     4f57dd687d87f4aa
+#   content hash  8cebf2f2f46e6abd
+#   text hash     80574eda9bb4e588
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

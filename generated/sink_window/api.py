@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc5ac1f14c37571c
-#   text hash     6ad38aae860736d9
+#   content hash  69a2e5528ad9cb0a
+#   text hash     272372810a81f11a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1355fe23e1b31937
-#   text hash     ea929eaa5ee8f8a6
+#   content hash  cbb6e1961dbc8c00
+#   text hash     f092ef863ecafa62
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  95fc56ebb9b0b84d
-#   text hash     3500d2b4ea807879
+#   content hash  b2c660062ad5adf5
+#   text hash     9d865b65ded0252c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

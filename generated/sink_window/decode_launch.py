@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  028cd4f32f9d99b8
-#   text hash     51e019bc5e689e8c
+#   content hash  9d7b2cffcea00f5f
+#   text hash     8234ab1969124b6d
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0c0cb6889f46da6b
-#   text hash     9ed971382265364a
+#   content hash  25bd9f5277bedd69
+#   text hash     0715f506c8e06b8b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

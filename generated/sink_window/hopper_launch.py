@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d17d63c29522888e
-#   text hash     0f1b03fcbd1cd2f1
+#   content hash  25f95379f2c355a6
+#   text hash     0dbb2d811f2e5737
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

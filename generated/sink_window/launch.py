@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b6204727c2e589e2
-#   text hash     91c929c830271405
+#   content hash  beace98488f99ed7
+#   text hash     11766490b2ede7c4
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

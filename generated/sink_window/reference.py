@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f86d7160a9cfb8eb
-#   text hash     ed0b0f9f724a9dee
+#   content hash  6e61eedba9fe68f1
+#   text hash     695e0fb486d4555d
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c5dc973f4f3d9935
-#   text hash     5b417ebf0b46558d
+#   content hash  5f4e537bc2e264a6
+#   text hash     a23c9ec6cac5f9b4
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

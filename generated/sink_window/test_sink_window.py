@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  384388930696b973
-#   text hash     57802a042f2b0051
+#   content hash  be668c2ca843bd7e
+#   text hash     77fc58ebf6eb016a
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

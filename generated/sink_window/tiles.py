@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6cd2ad1f4a349676
-#   text hash     107c37a65abcff01
+#   content hash  33664a7d5c5d0b06
+#   text hash     e97c2152193a0cf5
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d01437d1a553bae5
-#   text hash     a33821e85014a5af
+#   content hash  441d9906fce6f175
+#   text hash     e5d5ffe49e56145e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

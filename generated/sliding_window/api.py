@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3cd0e9e678815d7d
-#   text hash     13a3935c56c31549
+#   content hash  4ac4d93a18fbb67c
+#   text hash     ea7f0a59747d1212
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  096f99f112df5d5b
-#   text hash     4f4060dc3dba57e5
+#   content hash  90106f594474d870
+#   text hash     b459244de6359073
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

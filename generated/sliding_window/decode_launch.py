@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81ffc4407afb7464
-#   text hash     c9234d424c5d3444
+#   content hash  77fdeb82b9af8a78
+#   text hash     6e65a005bf84dbe3
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

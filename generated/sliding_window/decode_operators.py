@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c10708ba98bc27a4
-#   text hash     0610766757cc8c97
+#   content hash  e8d57d1289e98488
+#   text hash     632e76c0b72e08a0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

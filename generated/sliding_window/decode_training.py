@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  822e42faf385be03
-#   text hash     a5fbca194df420f0
+#   content hash  022ee439ef5a892a
+#   text hash     6fedc9e84691dbe5
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5787678d2749ce8d
-#   text hash     509d76e3bd6acda9
+#   content hash  65970068d4a9417c
+#   text hash     0e3b8446aba6490a
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0f734e76bb2b520d
-#   text hash     d205c8924b12dd23
+#   content hash  fa22535285f1ef06
+#   text hash     f89e9dca3ca1acaa
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

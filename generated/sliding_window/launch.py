@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2db851ffae5e2762
-#   text hash     810f8146b9796b7e
+#   content hash  c25ca6b7e8169604
+#   text hash     5c462805330421ae
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ce507434baee5ad4
-#   text hash     03cc8c0ae7d617bd
+#   content hash  fd120b39a217f576
+#   text hash     dd713aeb154478a9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1a95bd6fe910975f
-#   text hash     b0ae541b90812cc5
+#   content hash  fcdcad3b66fdbe63
+#   text hash     fab0d135bd9d1cd8
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2dad37114ad3bf98
-#   text hash     cc6d6ed45c4cf23b
+#   content hash  fd155ff3accd3a3b
+#   text hash     533ab4ef9efa1f90
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  911fe759e688f370
-#   text hash     92aee0e79f43c1e4
+#   content hash  a8a9777984956dc9
+#   text hash     1dfda702aa9200a8
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  baaf720edb433351
-#   text hash     d00c71f73a9c4130
+#   content hash  971f2d898fef6f7a
+#   text hash     1b7cd52cab7f78d5
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

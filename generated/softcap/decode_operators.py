@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7cd8c21281dc0347
-#   text hash     4537d6865b125444
+#   content hash  3976df2fe96784bd
+#   text hash     156c98101a07d3aa
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

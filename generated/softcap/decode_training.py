@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0e97030cf8604847
-#   text hash     18ec80005b00f4eb
+#   content hash  4f2667373599762a
+#   text hash     e00d1522a59138f1
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

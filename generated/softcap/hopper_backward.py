@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b494043dc12d171d
-#   text hash     4a6ef47015ae1b1f
+#   content hash  ec29f5e1baf5f8e3
+#   text hash     689070f4831c4e33
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c711fcd448e3f0c4
-#   text hash     dd5f4623d3d9d837
+#   content hash  818418312f322cdf
+#   text hash     0dd9cc2ccbbd1fea
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

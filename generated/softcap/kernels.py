@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23dc293704d895d2
-#   text hash     973e912f6dc8eec5
+#   content hash  0d4bbd7280ef0e88
+#   text hash     8fd62a20e79fc623
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db225faa8a0b3d75
-#   text hash     2b84464db27ef1f3
+#   content hash  ac7f5c53d041886c
+#   text hash     8ff0b74a9ca19fdc
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f82fb57d8dc8c899
-#   text hash     553177fcaf94f8d7
+#   content hash  d8262c44cbad4d1b
+#   text hash     00eec051f2b0d8e4
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

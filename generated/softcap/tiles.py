@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  740001a1b4c0c8a7
-#   text hash     b3df2f91eef6150c
+#   content hash  db0807240f69ee4f
+#   text hash     fb85c79902163e27
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  01ad090245548c6d
-#   text hash     262ba26bd5e1c7c9
+#   content hash  b51444791402695b
+#   text hash     a79485c9290f805b
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

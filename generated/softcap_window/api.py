@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c4fc7bb4f476da1f
-#   text hash     df72f4c97ff15554
+#   content hash  4d38c38ace54e733
+#   text hash     cd5b5cb852c67b84
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

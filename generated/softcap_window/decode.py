@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f1aaca5e6956b329
-#   text hash     205936ebbf306789
+#   content hash  82459e115269bc69
+#   text hash     912b4397f27bf89d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

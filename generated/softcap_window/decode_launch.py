@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3e2ac3af7fd13b21
-#   text hash     f940525e59552380
+#   content hash  dcdf21f58473261b
+#   text hash     20e66423fb6e2aab
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

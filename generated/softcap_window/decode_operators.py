@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7348bd7920f24c3d
-#   text hash     1b9ff0f985911cca
+#   content hash  10b9e22fd4451f14
+#   text hash     af3a7fbfbe4ca781
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  57f7dba02b4ca6c7
-#   text hash     f3b8feb7a20537a0
+#   content hash  bff1927fdbd54e98
+#   text hash     42d1759cd72b1edd
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76553313930d5fc7
-#   text hash     e528d13d2b13cf21
+#   content hash  31b5f038175cc874
+#   text hash     45a27df1964f941a
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3108f2b202b7f49f
-#   text hash     93c93c9dc337cf73
+#   content hash  5615932e15ef78d6
+#   text hash     5a8d7500b0fec888
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

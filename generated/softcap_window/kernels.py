@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2abd02f0fc25b317
-#   text hash     788820bd5e9b08a7
+#   content hash  509888c844712803
+#   text hash     ea1f4d466633942f
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  92cd1b2513aab43b
-#   text hash     c0142ee74b27d138
+#   content hash  fcad63e48e9d5cc3
+#   text hash     898e5ac2b90f7fc4
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c09295450e0ca856
-#   text hash     27af88ffff91aadf
+#   content hash  6561e18889457f96
+#   text hash     95c47ea99feee944
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

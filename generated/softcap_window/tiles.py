@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  152707931493392f
-#   text hash     e2b1750c86fff43e
+#   content hash  8308cb85cc1fcbb6
+#   text hash     f64fa35f4408ede0
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

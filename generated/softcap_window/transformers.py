@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  087d0c0383869612
-#   text hash     0405fe2360410c17
+#   content hash  d994e2792afb302d
+#   text hash     c07ead93ac7e3a3b
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b56ac959cc13f42f
-#   text hash     43ce9745e89045df
+#   content hash  42255c5a8e6f852f
+#   text hash     c25d97fb5034f41d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  89f5a46cff270b17
-#   text hash     20905b2aa9c537aa
+#   content hash  f3ad2b6a5a16df68
+#   text hash     085bfd238ede28af
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

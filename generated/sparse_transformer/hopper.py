@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b35b43ee8a6e0b02
-#   text hash     c9cf1bd8a1e14e18
+#   content hash  c42e76aebeee5545
+#   text hash     0d8f094bdcfa00a4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

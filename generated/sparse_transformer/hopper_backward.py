@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2dcac375cc38c34b
-#   text hash     d0c120f0a0c74f3d
+#   content hash  c744de178816a4a9
+#   text hash     690eb36bd5215f4d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  aae054d3a8cd472f
-#   text hash     0f5ca213c60d61be
+#   content hash  d769e426dd4656bc
+#   text hash     b858f4f3ba9fcd74
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  688e2473ca5d1c1e
-#   text hash     1ce028a00bd0d287
+#   content hash  0448d3af3eafa07b
+#   text hash     49a67513db2ed8b3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ac437ccf8ec635de
-#   text hash     7c2006c5ed60d388
+#   content hash  5db0b4728f05f210
+#   text hash     539f724e79e9d3e7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

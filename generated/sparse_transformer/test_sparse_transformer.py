@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4626638a8879f31e
-#   text hash     9a4e77b2c232e62e
+#   content hash  bb03264727d97bdb
+#   text hash     60b2110b9bbc6e97
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

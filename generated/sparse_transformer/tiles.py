@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0aaf2262cd845dfe
-#   text hash     917de8a6de82fbc7
+#   content hash  f350ac91de642b60
+#   text hash     a4e645d7f2128988
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0df021b0d0b82328
-#   text hash     2321b917c2057a6c
+#   content hash  6fddaf62c59f458b
+#   text hash     f64a817ac90060aa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d00164ab4e588b83
-#   text hash     ce1ac28a8d7ccd2c
+#   content hash  2ec9dab890f35590
+#   text hash     f6edf626efeb3653
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

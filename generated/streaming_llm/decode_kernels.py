@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a83d2ee36b5ddbcf
-#   text hash     d3c89e611eeb0337
+#   content hash  431b42f5b1512850
+#   text hash     df2f36594ae321e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db57941759c37f11
-#   text hash     404afe00dc1077c4
+#   content hash  cf9429b374c9e9f3
+#   text hash     9c3a488806946cd5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

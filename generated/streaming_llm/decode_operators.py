@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  239b278c4cfb9fc5
-#   text hash     7fce413bf7dc41cb
+#   content hash  5254d56cfe71468d
+#   text hash     0447baa3131019c3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  80951068b8aa6698
-#   text hash     8627facc3d76bf37
+#   content hash  c64333a187a58a5d
+#   text hash     4f35a8e8faebc25f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

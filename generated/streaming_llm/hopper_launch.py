@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  92471ea32b281a31
-#   text hash     3858fa0209c0572e
+#   content hash  e32421b3285f7355
+#   text hash     ded1498af3f4bd4a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

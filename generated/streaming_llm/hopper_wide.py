@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0fd180287ee15dc7
-#   text hash     23d4f60f7b38560e
+#   content hash  d036d927a5d00d4b
+#   text hash     b078a59c5195d4ef
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

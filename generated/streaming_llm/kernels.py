@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  21589da970a30607
-#   text hash     cd0211ef2c9c4ad6
+#   content hash  1a6b55f006079c50
+#   text hash     dbe2eeec069ef984
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

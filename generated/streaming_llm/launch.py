@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2033f948a01f7fb4
-#   text hash     80433aca6fb0ad5d
+#   content hash  5dad609d7f11b563
+#   text hash     719292621f3b8874
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2fe03129dcff65c8
-#   text hash     7db7e87cf41bdc6a
+#   content hash  d76cabe860af1518
+#   text hash     8f620a43978f3475
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  64e55cfb188a9254
-#   text hash     86a6740e7f8760c5
+#   content hash  4542539ba830d00c
+#   text hash     37e3fdb9aeb550e1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

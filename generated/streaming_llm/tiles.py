@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  167ea22c408df74c
-#   text hash     63cbffd1d7001aa4
+#   content hash  7660897f08c5faa6
+#   text hash     45023b8660567d87
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8281b032de269b63
-#   text hash     b9787c0eb712ad59
+#   content hash  180989aa8cffaee9
+#   text hash     0cbe8ef705bc2013
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a5effe0fa09e89a1
-#   text hash     874f848ff018ef95
+#   content hash  a0cb57edaa6cecea
+#   text hash     96922c4c85e3c7f3
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

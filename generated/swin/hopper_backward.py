@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a2c3ab18edc1649f
-#   text hash     cafc7b60cc81aa3a
+#   content hash  3f4a500cdf260248
+#   text hash     745e72545d2e4737
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fb05cc453ad86f16
-#   text hash     15a72f6edb8bdfbf
+#   content hash  f2fba6a311a979c2
+#   text hash     b209db3e5dd544d5
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

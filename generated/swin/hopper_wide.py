@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3be335546174f1d1
-#   text hash     0a93bc26e057ca92
+#   content hash  84c154791e8ed079
+#   text hash     65cbd384566c024d
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

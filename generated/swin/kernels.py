@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ae2d3cd5d67db578
-#   text hash     594d4a9a13c1b401
+#   content hash  21e2f157db63cfd2
+#   text hash     bc37ecd23763c2df
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -588,7 +588,8 @@ def backward_tables(
 ):  # fmt: skip
     """Store the gradient of offset_bias by entry, from a tile of queries in a share of the batch.
 
-    The share is every `shares`-th of the `all_batches` batch entries, from `share` on.    They read the same entries at the same places, so that gradients of scores are added up over them first.
+    The share is every `shares`-th of the `all_batches` batch entries. All of it reads the same entries at the same
+    places, so that gradients of scores are added up over it first.
     """
     slot = tl.program_id(0).to(tl.int64)
     own_tiles = tl.cdiv(q_total, BLOCK_M)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d89b487a834978f4
-#   text hash     7a9ad39660cafd15
+#   content hash  ad37f7de8f5e0b06
+#   text hash     7444a15c59d76e38
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -178,10 +178,10 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
 
 
 def _tables_apart(q, k, entries):
-    """Whether `backward_tables` computes gradients of tables: it computes scores again, but adds up by entry once.
+    """Whether `backward_tables` computes gradients of tables: it computes scores again, but adds up by entry only once.
 
-    Scores cost about as much as adding up 32 entries of a tile. Tiles read fewer if the keys have many tiles for the
-    number of entries. If the call leaves rows out, positions differ between batch entries.
+    This pays off from about 32 entries of a tile on; tiles read few if there are many for the number of entries. If the
+    call leaves rows out, positions differ between batch entries.
     """
     return entries is None and q.shape[0] > 1 and 169 >= 32 * runtime.cdiv(k.shape[1], 64)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  82c000f8b46d67a2
-#   text hash     7d7beed044048a98
+#   content hash  273f28cb29c57c12
+#   text hash     dbb8604b69f07db1
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  53a6537eedbd78c9
-#   text hash     5e978103578beeef
+#   content hash  c2b81b88487687f2
+#   text hash     6e7259dd43856223
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

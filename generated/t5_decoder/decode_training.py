@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2ee242f8953f8691
-#   text hash     c2fa101bbf2560ac
+#   content hash  66d244036a8273bf
+#   text hash     57fa7c8a1f19e742
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b72f9716a7c1d8be
-#   text hash     76926d44ec119433
+#   content hash  9b1e3941f7d9fca8
+#   text hash     b30e15b8ae037679
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

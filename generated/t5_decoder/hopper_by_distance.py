@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dfd1993f840af114
-#   text hash     e8d6a268a887f4e6
+#   content hash  fb76ecc9560ba100
+#   text hash     0ed6f0701349f9d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  665bbfd63eeca93c
-#   text hash     b7d3429600dce91f
+#   content hash  f6875ff2c03f4046
+#   text hash     abb070f4e36131bf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

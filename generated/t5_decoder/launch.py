@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9c66afa0436cefd2
-#   text hash     ffa58888a678c02f
+#   content hash  4dc94efef7f26567
+#   text hash     808671523befcd33
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  064b471122109600
-#   text hash     4bba020fe31407b7
+#   content hash  13796d9e7f3ac6d7
+#   text hash     cdc120fee13af8ac
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  759ab57e4f36ab15
-#   text hash     4c0e647b6a8d29ac
+#   content hash  58d944d20cb7d3c1
+#   text hash     22b1b2202137140a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5da121a0ed5e1a89
-#   text hash     01df8d8fa9df5549
+#   content hash  f249aae1dccec32b
+#   text hash     fdec6e4bb63ac3ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9b93a3f95634d2c0
-#   text hash     d926c0bdb19e34f9
+#   content hash  aa978f9d4d6529e7
+#   text hash     d09c78323dd2d44b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a5a1317c489f28e
-#   text hash     8884caefa34c37f8
+#   content hash  028e6fdc62db987e
+#   text hash     6a3ffcf9a888333f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  10436bf3304e02ac
-#   text hash     f1128054d04536a0
+#   content hash  80e4c18f2806340a
+#   text hash     2f39012eff5ddb6a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

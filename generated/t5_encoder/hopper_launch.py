@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9540619bdd62f71e
-#   text hash     379daa9f30905482
+#   content hash  5ec6ee5ac69a514f
+#   text hash     3c2bc52afcec7cdf
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  924beb05826af6ec
-#   text hash     22d1d2f666548bfb
+#   content hash  edb5b619fa886900
+#   text hash     45f0fd9516b565bb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

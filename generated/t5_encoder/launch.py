@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6926c905ff1c5a9
-#   text hash     01b9a4970833353a
+#   content hash  4fb37d0f14f8bee5
+#   text hash     0ac9f4c8b9c1ecbc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5588f0d4bc30ae09
-#   text hash     ec378fc27d39774e
+#   content hash  f133a413c9343274
+#   text hash     4071d9eee785bdd4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d43748242fd7862c
-#   text hash     36d514f4bcd42cc1
+#   content hash  bb27b719a2c0344b
+#   text hash     7a5a256bf3eb6c84
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b318dc42fc5712fe
-#   text hash     b02302c90e2daf99
+#   content hash  c991201e7df2e6f6
+#   text hash     933f4ee3551bfb05
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a2b307087e8c4776
-#   text hash     b69bdfc56b4796ed
+#   content hash  2a542b626d44e41f
+#   text hash     3c46c9f15fa0a5a5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  749d090a8788f8c6
-#   text hash     befcba46e15c1b5d
+#   content hash  976ecb1acf93ac7d
+#   text hash     b763a2e56069a817
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  298ffd0a6a4cc48e
-#   text hash     e54dc895e38c57e2
+#   content hash  f598993a141b23ca
+#   text hash     ea1d0a8c280c3800
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  63434f5e0295985d
-#   text hash     1692bc214bd576ff
+#   content hash  7bd6d7c917b55f68
+#   text hash     a07b28463c0d449b
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

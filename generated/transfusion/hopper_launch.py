@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d214c2d386df666c
-#   text hash     2a07248cc82c0237
+#   content hash  c85a968528cfb1ea
+#   text hash     7599fb511c90171c
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

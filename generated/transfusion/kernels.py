@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a355626b0e7432dd
-#   text hash     dd88b2c505d52f5a
+#   content hash  28a0e72349ae8884
+#   text hash     b9a2b2e2a5a099fb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

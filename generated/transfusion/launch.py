@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4d5c4164f6365575
-#   text hash     168af11190d6ca13
+#   content hash  7f8e3809d22bdc90
+#   text hash     9053310357af2c47
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5c4252f04d91092d
-#   text hash     b76df00dc6ede570
+#   content hash  1ca33479e051e109
+#   text hash     46ce3ec98e883244
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6630b03de9836df
-#   text hash     0a2221f6189e3109
+#   content hash  3a5b720d8c5b5ada
+#   text hash     5b37521b392d0778
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4ae1e6f997171fc8
-#   text hash     75dd9f04766719ab
+#   content hash  4ae2fa32aa0fafaa
+#   text hash     cf7dd8db48670771
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5d0bdfd0d57f4cec
-#   text hash     c7260d3a89599512
+#   content hash  f3c881c9e3ae3f64
+#   text hash     4ba37874fb56b9c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

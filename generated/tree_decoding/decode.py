@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4873eff5cda517b8
-#   text hash     10a276dee56c8a43
+#   content hash  a3e20519e49f28e5
+#   text hash     071c8a59b432afcd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ecffa7d7e79c5ae
-#   text hash     af61b2c242e3ce29
+#   content hash  b3f16efd1e63f60e
+#   text hash     0f7bc751011336ef
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

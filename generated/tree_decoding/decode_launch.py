@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  26d08760264c1ffd
-#   text hash     bc87d4348149a955
+#   content hash  98f84d6c261f0142
+#   text hash     b1d5cec0db32f193
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b7d5f9f1b3e53d42
-#   text hash     600cea4515ee5467
+#   content hash  a548fa12982cf9f6
+#   text hash     9687caf8cbe3d769
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b120e017bffe4e54
-#   text hash     258ac472b66f5344
+#   content hash  0d8082bd7d5d8f37
+#   text hash     bb139a535fb0d843
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ab66bbcc264f2e88
-#   text hash     020604e452c17d30
+#   content hash  81c7050cae67b626
+#   text hash     5a58d2d22cbda2bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5864076dceb2abd7
-#   text hash     47aaafc3a97fca93
+#   content hash  9108f5590fb298f0
+#   text hash     7ab7bd0aebaeb45f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

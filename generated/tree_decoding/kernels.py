@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cba9e727e64f68de
-#   text hash     92edb338fa9c9e16
+#   content hash  69ae1ce3c91443f4
+#   text hash     8f5932a6a8ff34ab
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

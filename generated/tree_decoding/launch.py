@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7c41a70ebcb09f3a
-#   text hash     9f50413e54358cfd
+#   content hash  681a7793c97cf960
+#   text hash     04f46335dfe8c3c8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

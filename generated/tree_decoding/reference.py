@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbde952acbf2c811
-#   text hash     c5e65e1873042dda
+#   content hash  0aac66770fa42917
+#   text hash     18aedad21484cb65
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

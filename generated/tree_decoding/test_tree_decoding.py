@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f8d6505d9259ffa7
-#   text hash     302ce43e1478ae38
+#   content hash  91ae0041a1b2ce20
+#   text hash     ca8afbab2de7f12d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

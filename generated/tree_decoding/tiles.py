@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  097d0905940b2572
-#   text hash     70e3dfd5d7043873
+#   content hash  a9aeec0652f19c7a
+#   text hash     97aedf2ed866d076
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

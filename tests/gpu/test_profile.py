@@ -328,7 +328,7 @@ print(json.dumps(wrong))
 """
 MANY = ("causal", "rope_swa_softcap", "packed_rope", "packed_log_decay", "llama3_documents", "pair_bias", "t5_decoder",
         "shaw", "gpt2_dropout", "gpt_oss_window", "alibi", "block_sparse", "kerple", "flash1",
-        "flash2_strided_k")  # fmt: skip
+        "flash2_strided_k", "swin")  # fmt: skip
 
 
 def interpreted(script: str, *arguments: str) -> str:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75211f2687fcb729
-#   text hash     3f0700e1272a1363
+#   content hash  d38f31ecd99a812d
+#   text hash     6b70d589dd3ffd9a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

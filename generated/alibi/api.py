@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a30edec5b2b114a1
-#   text hash     9609df4321fb28e8
+#   content hash  b081ea59bb632f1e
+#   text hash     ab201f1cac88abf5
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e7928af04488f4d9
-#   text hash     bd30036d4190ccbe
+#   content hash  f4a037d0e54f9624
+#   text hash     36600c389c7b341b
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

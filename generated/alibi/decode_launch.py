@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fdd97fee14f0b221
-#   text hash     d5def33de9fcf5ae
+#   content hash  07f7d4a08c591b95
+#   text hash     43fe06465f9c073b
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  32bb1fb35f8f4d04
-#   text hash     d589aa9ac29125e1
+#   content hash  8c78189bd86afd7a
+#   text hash     17ee4154b9eeae54
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

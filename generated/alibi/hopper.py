@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7b96e4593024e208
-#   text hash     abe0713dd7d3631e
+#   content hash  47bc7e49a15e9967
+#   text hash     c7ede64c7599c4a0
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

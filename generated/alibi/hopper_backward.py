@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  79bee6c6a1990e72
-#   text hash     8da00a66c3de6cd9
+#   content hash  e4da0be3f29be65a
+#   text hash     63eb21ba9a45a5a2
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

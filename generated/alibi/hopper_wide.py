@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bf5c4e9db814c5c9
-#   text hash     d1ca7267b5955c88
+#   content hash  d7ef56a1cb0d1f50
+#   text hash     d38fd7bcece16498
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

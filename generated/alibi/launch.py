@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  97fd359a2371ad39
-#   text hash     1683c99b864b1611
+#   content hash  4118c01f95966c50
+#   text hash     596f01d4a6cf4040
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

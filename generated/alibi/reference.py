@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48f53a48304780a1
-#   text hash     993327452d2333fa
+#   content hash  561426f6da29f44c
+#   text hash     48bc2626fac9aa4b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  da95594638da4d4f
-#   text hash     be49baec7a6aaa15
+#   content hash  02ecf5a2c6078029
+#   text hash     a1901fe82dd91f9a
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

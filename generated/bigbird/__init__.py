@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  febe2cb28271b6ea
-#   text hash     764537876cc4e687
+#   content hash  e63ffb878fda9f68
+#   text hash     c70500cf07551e9a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f0ad1ed06e286a98
-#   text hash     ca64623e6c882be1
+#   content hash  5e200f1d5abaa7ae
+#   text hash     0be13bf6a12bad0f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

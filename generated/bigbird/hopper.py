@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  35d6112b2be903bf
-#   text hash     e08a99e691a6709f
+#   content hash  d3f3961561e9b9c3
+#   text hash     fe2e7a21c89d0aa6
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

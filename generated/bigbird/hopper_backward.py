@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  caa794279eb4cd61
-#   text hash     99f285387fb9f0d1
+#   content hash  de4f26f91fceacd9
+#   text hash     5e494c6d895d3fe2
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  84894b1c657f55ae
-#   text hash     c4e8a784578430a3
+#   content hash  48ddc18419bf32fa
+#   text hash     d5b96c94bd280f71
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0e8f9425ba43012
-#   text hash     2be4a19067d6bf86
+#   content hash  5954922197288a47
+#   text hash     acf97c59669e0cdb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -182,10 +182,16 @@ def load_vector(ptr, row, stride, count):
 def load_pairs(ptr, down, down_stride, down_count, across, across_stride, across_count):
     """Load the elements at all pairs of indices (down, across); 0 from down_count and across_count on.
 
-    Their strides are down_stride and across_stride.
+    Their strides are down_stride and across_stride. A count is None if no index reaches it.
     """
     places = down.to(tl.int64)[:, None] * down_stride + across.to(tl.int64)[None, :] * across_stride
-    return tl.load(ptr + places, mask=(down < down_count)[:, None] & (across < across_count)[None, :], other=0)
+    if across_count is None:
+        inside = (down < down_count)[:, None]
+    elif down_count is None:
+        inside = (across < across_count)[None, :]
+    else:
+        inside = (down < down_count)[:, None] & (across < across_count)[None, :]
+    return tl.load(ptr + places, mask=inside, other=0)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f87d9d7fa98a274a
-#   text hash     959ded33b0dcb65f
+#   content hash  2e0de8f8002cdbb7
+#   text hash     d6eda34e8e728c0a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

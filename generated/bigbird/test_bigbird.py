@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8f2394601abc1370
-#   text hash     a22a05afec0902cd
+#   content hash  afcee96270f521cc
+#   text hash     a3dad60ad882d518
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

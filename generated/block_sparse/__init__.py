@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b77faf4f3d0bf146
-#   text hash     25d30fa8d5da0b00
+#   content hash  79820867edd46708
+#   text hash     57248648ad98e482
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

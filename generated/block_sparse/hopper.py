@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9d794f4608abec1b
-#   text hash     3b38c6d023e87f0e
+#   content hash  4092c30e8d086e2b
+#   text hash     ed6865b52b6dd8eb
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e6a4a1d8797ef82d
-#   text hash     b7026d98818f980f
+#   content hash  339794ddf7db9445
+#   text hash     ee0cfcbca75de450
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  029e0d28a5c9388b
-#   text hash     1302ad2581a2da4a
+#   content hash  5eeec52930b5473b
+#   text hash     497f7d5c6c64dc3b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 
@@ -176,10 +176,16 @@ def load_vector(ptr, row, stride, count):
 def load_pairs(ptr, down, down_stride, down_count, across, across_stride, across_count):
     """Load the elements at all pairs of indices (down, across); 0 from down_count and across_count on.
 
-    Their strides are down_stride and across_stride.
+    Their strides are down_stride and across_stride. A count is None if no index reaches it.
     """
     places = down.to(tl.int64)[:, None] * down_stride + across.to(tl.int64)[None, :] * across_stride
-    return tl.load(ptr + places, mask=(down < down_count)[:, None] & (across < across_count)[None, :], other=0)
+    if across_count is None:
+        inside = (down < down_count)[:, None]
+    elif down_count is None:
+        inside = (across < across_count)[None, :]
+    else:
+        inside = (down < down_count)[:, None] & (across < across_count)[None, :]
+    return tl.load(ptr + places, mask=inside, other=0)
 
 
 @triton.jit

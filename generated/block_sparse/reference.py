@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  edde60b13fb8f419
-#   text hash     d9f8c30b6f1e3a18
+#   content hash  e1e37d3a7236bf22
+#   text hash     18d414d488a325d1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

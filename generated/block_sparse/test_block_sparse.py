@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  962b9fb59775142e
-#   text hash     3be62f22a1b35721
+#   content hash  5891c1c29c9584ec
+#   text hash     824ae14635b9f4c9
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eaf38f61fca6a1d9
-#   text hash     ebe782b768d2b11f
+#   content hash  8bbf87c03f88e6dc
+#   text hash     ae2aa35f1962d0f3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

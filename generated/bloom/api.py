@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5c7adc7e9943aabd
-#   text hash     a7793c50173e362f
+#   content hash  fff12a7441beb1b7
+#   text hash     af6c1e9e6e20e212
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7092b203908866d1
-#   text hash     1aa77c168d4969c0
+#   content hash  8f7a622fe9839b21
+#   text hash     1873e6703571c82b
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a46756ab65a461d5
-#   text hash     38d2a93b8ba40d6f
+#   content hash  1e07560ce0d8fbb1
+#   text hash     c76adbac5777994f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

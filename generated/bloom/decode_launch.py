@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ca8f893174716961
-#   text hash     19e9fa4602c156c1
+#   content hash  4ef79f2bf630ef74
+#   text hash     c2db854f66998923
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

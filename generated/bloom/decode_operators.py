@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  34083068be2d6c2e
-#   text hash     fe2abaa3eed39648
+#   content hash  fac6eec3bf62b8fc
+#   text hash     8167292c692c1b53
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

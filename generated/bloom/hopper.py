@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  38cf85fd129f044e
-#   text hash     ced6e1604c376639
+#   content hash  a9c96d3c6c579c57
+#   text hash     3020363df26b0e02
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8a8e228a4b810af5
-#   text hash     d6c58945839a2a93
+#   content hash  c04b895d587e5188
+#   text hash     0b50d2db5e3cae15
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c3cb79f0018e61f
-#   text hash     d3b9822e18aadf67
+#   content hash  978b2dd00dda61b3
+#   text hash     39f9be85a30bae29
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c1e120a8a9e0a50
-#   text hash     ab46b6f797e6de81
+#   content hash  4ab014bf23d568b6
+#   text hash     d57885ecccf9e0a2
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d37c43f6a85d9f8b
-#   text hash     0edb022eb14ea17d
+#   content hash  e3d72f617d1f30e0
+#   text hash     de7b82c45df52fc5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

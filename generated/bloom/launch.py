@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ec82627f4371dbc2
-#   text hash     64f68228dac39067
+#   content hash  81283b72164805b7
+#   text hash     6a0b1540c61521e5
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

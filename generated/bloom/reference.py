@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  93a4f073c7ee1b88
-#   text hash     62f7c100dd74e176
+#   content hash  8c4dd9d8f2b7b6d8
+#   text hash     666ee73332df73d7
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4cbd4f591e1b2ec1
-#   text hash     251479731bd12c18
+#   content hash  2f9ffac7ce380b7d
+#   text hash     38530fd5f21e13d6
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,3 +94,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (768,), 256: (640,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 768}}

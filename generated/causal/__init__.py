@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  754fd0c42701e557
-#   text hash     edc11f6a33894863
+#   content hash  3bc3b80656a2569f
+#   text hash     b9146a940393b53d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3777f9f00ac492d8
-#   text hash     20d86ee6396f8cb2
+#   content hash  e61bbb4acf7944e2
+#   text hash     496ada3d16883523
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  64b836ea65b1306f
-#   text hash     1783a9ca07fdba87
+#   content hash  bb56cab5d6699863
+#   text hash     5e408b5f404423ee
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f693580c8ec5b692
-#   text hash     2e0fb18064a8e44b
+#   content hash  c82bbab094a9c2dc
+#   text hash     ad0dc435c2de4c63
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

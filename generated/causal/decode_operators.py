@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e938a71732a1bda0
-#   text hash     77135d26accef8e3
+#   content hash  1613dc3e3839c3c7
+#   text hash     55352744df1ac90c
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

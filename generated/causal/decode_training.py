@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f535264b101a5051
-#   text hash     78c34606a1c71ad5
+#   content hash  e84a95bd273d9d7f
+#   text hash     1f7d5946ebaf7a15
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

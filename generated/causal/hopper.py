@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e8bbb745379fd39
-#   text hash     ec20959f568f7ace
+#   content hash  867fa6774dd7104e
+#   text hash     a76ad888f199e09d
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  73b7f7199e69f1b3
-#   text hash     f1fffcc3c2ad9889
+#   content hash  15b53eb25b595ab3
+#   text hash     2a30fb1fcfa59295
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

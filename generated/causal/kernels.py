@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5186dc27a340975a
-#   text hash     79217eace3411281
+#   content hash  53080b508904c0c2
+#   text hash     0294e0492f00838e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1fb55b24921f40db
-#   text hash     9516e1e19488cac4
+#   content hash  282f378aad9b574e
+#   text hash     f8b5a1144e48b454
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  81b4419ff58fe61b
-#   text hash     c710a14ee09a3ab6
+#   content hash  1e312b3363dcadda
+#   text hash     db1d2742128a2567
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

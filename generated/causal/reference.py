@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a3cfe1f2f20e6f57
-#   text hash     e446cd1c0fb1db7b
+#   content hash  164b2010a6a33bf6
+#   text hash     7d25dc38eb1267c2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

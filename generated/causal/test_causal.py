@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdd08551307f916e
-#   text hash     86a2c5d55e3cf916
+#   content hash  3f73cb57f6fad38f
+#   text hash     0d596a583277fc3a
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

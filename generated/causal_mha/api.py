@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0be9898e6686f3d9
-#   text hash     7b9cbb3c54ac53ca
+#   content hash  5807a39005f28bf1
+#   text hash     e3c4017e75e026be
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

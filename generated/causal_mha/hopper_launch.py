@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3f74c86eb935f934
-#   text hash     aa00bbba6e81a6f5
+#   content hash  0bd988d1fc3961c1
+#   text hash     b7853e03ef9b3d9e
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3e97968e1aa32f05
-#   text hash     61c38a4b2550c5fb
+#   content hash  7ec95ece5a4715ec
+#   text hash     b34f1d51f9680a52
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ab1d25157960ca7
-#   text hash     f429fd53f9a0daec
+#   content hash  3156e520c8f9580f
+#   text hash     ed9ff3a5992baa9d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3214beef0e4835b7
-#   text hash     b78bdf0c0d9e904a
+#   content hash  a5dcdf8e7e56a520
+#   text hash     51ea7bbcea3af2c1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

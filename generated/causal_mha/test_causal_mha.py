@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  59c4dd85893467b0
-#   text hash     bd40698c458042b8
+#   content hash  76cd63559e45d081
+#   text hash     1ec184755e33bf23
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6bc44c715c1fc478
-#   text hash     39e6716bea449eff
+#   content hash  03b8c52ea74b4be9
+#   text hash     d308cd4786009b7b
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  433e55da2de3b384
-#   text hash     31f1c1d45c052d33
+#   content hash  7aba12e17329ecc9
+#   text hash     fa07421e129afcb9
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04b1439fee60c68
-#   text hash     f8962d040f0c24df
+#   content hash  c81ec310e2803608
+#   text hash     6783eb9fb9743968
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  37894888d9c5dea8
-#   text hash     a14f4460eaecbc23
+#   content hash  5160229d6ec4975f
+#   text hash     2245b28966ca21b3
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  46ff5bd2708b0d45
-#   text hash     db1215042e7bb834
+#   content hash  18ee5008af44d1b7
+#   text hash     5d848294f4a72b36
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  28c1d4c94b9f94dd
-#   text hash     7c5fd4211ee7b1be
+#   content hash  24dbdbb63b94f9f4
+#   text hash     af9ef807c7fd357b
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  066ca16111ffe98a
-#   text hash     f1c4110eff7eb8a4
+#   content hash  33853bd249c757d4
+#   text hash     d5053e2bb7a5bf37
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

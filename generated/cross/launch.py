@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  797335b2fdc78429
-#   text hash     38d9d94a026bc3d3
+#   content hash  69a0f81ba83a0054
+#   text hash     6c4e1d28ac2161b3
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

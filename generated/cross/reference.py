@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6318707ca9c4e0a6
-#   text hash     ee3ee49330bec8a0
+#   content hash  85c78d72cd0778f2
+#   text hash     247f4c8cbb7a1cd6
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

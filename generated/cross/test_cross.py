@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0407dea82257d7d6
-#   text hash     a6411824e56ca74b
+#   content hash  0bfc697eac1afebe
+#   text hash     5fd84d4b40492528
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

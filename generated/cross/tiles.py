@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b5202e3ba82e5be8
-#   text hash     084e6973effff2ec
+#   content hash  b8c31cb6672b7357
+#   text hash     41f945b01ba1c1f5
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 512, 128: 512, 256: 512}}

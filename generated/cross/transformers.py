@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8a3ebdf088c4437e
-#   text hash     38758be322075b6f
+#   content hash  f83a99a0a7511eed
+#   text hash     85a5ba72dddf1396
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

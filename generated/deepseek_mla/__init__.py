@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  51744fd4e4c5ec33
-#   text hash     43f7e6383f35e3e4
+#   content hash  8a9799cf7c2e6208
+#   text hash     1c4207069072f8b6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

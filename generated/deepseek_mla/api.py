@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9d6019a20d07a3f2
-#   text hash     31f2b0fbad81f6d6
+#   content hash  e8157b853cd91c1b
+#   text hash     2ae05abc2ac5118a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

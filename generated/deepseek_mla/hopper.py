@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cf05472e240a1ca5
-#   text hash     c51684c6fae1193d
+#   content hash  be762943a76fe1d1
+#   text hash     c41ef2ee6f1f62d1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

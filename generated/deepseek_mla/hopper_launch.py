@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7677ee458a7a105f
-#   text hash     098c19c77426c46a
+#   content hash  562f5bd63c87df44
+#   text hash     0f7690a910c5fca3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  82c3fbe0b8d98c58
-#   text hash     b18cdaab87d1efe4
+#   content hash  b1b8e64ffc3fe028
+#   text hash     50cc17f573de6270
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

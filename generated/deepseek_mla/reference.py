@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  716c36628a459e44
-#   text hash     cdd8068280b995e7
+#   content hash  421a0b8b703491da
+#   text hash     c61674ebb5a42f91
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  221ea504ff0b6ee3
-#   text hash     524e0e95fa537cdc
+#   content hash  bbb1587074bedf91
+#   text hash     95f63b0a1372c82f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a7d33592a58eccd
-#   text hash     0d7e673c93a6d7d4
+#   content hash  acca16cf9a181bb3
+#   text hash     6e472fcb602ff65e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 
@@ -115,3 +115,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

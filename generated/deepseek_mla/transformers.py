@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fbcdc13fb4418c4b
-#   text hash     196afd6920bf6a76
+#   content hash  416837319968d2d9
+#   text hash     98b81ed6c26e751f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  caa62a1672b8f50d
-#   text hash     c6fccc001a7e5293
+#   content hash  589ad9e6f9152cd9
+#   text hash     5f2f9f17e1d6c6e5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

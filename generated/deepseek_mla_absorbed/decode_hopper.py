@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  669d7dac92101c61
-#   text hash     255e5e16954b385b
+#   content hash  d168b6185c0cc36e
+#   text hash     2a88657063084734
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 

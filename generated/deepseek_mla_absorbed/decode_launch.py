@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  918a98eb69e943c3
-#   text hash     9f9f69be7a1620b5
+#   content hash  8c6a122be1cb3cb1
+#   text hash     ef1b694f6999537f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

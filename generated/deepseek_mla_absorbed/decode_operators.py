@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ff823325c5b9fac
-#   text hash     3a811baaf10a491a
+#   content hash  cb85f4b6719f6924
+#   text hash     25e948cb27163874
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

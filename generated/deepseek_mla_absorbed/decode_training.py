@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fcb6ea74eb6a4782
-#   text hash     999bdec16c5211cb
+#   content hash  840131ee0bde61a0
+#   text hash     1ea4c151e950171d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4c0b3c49a3ba2503
-#   text hash     c59618683917f51e
+#   content hash  01b866409fb57cc4
+#   text hash     ad922348de6deae2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2cac78cafe00e07c
-#   text hash     f24d80e06a731540
+#   content hash  ca47b3889d3f931c
+#   text hash     103705440311c183
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

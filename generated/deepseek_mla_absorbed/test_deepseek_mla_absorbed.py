@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6dfd2c31d1401f94
-#   text hash     ac69addf7b486a5c
+#   content hash  129d92597ddaef7c
+#   text hash     40298b54d0c8ffb1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

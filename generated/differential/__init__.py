@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a9fb6512fbc894d
-#   text hash     587d43b73070d699
+#   content hash  24910d356c7783ef
+#   text hash     f79c179867f3a291
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0fb4e18fe70f78a1
-#   text hash     2820785b6d6396db
+#   content hash  47bd083f754a875f
+#   text hash     9f693c079342e6e7
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

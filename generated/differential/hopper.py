@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3996f031d6940b7d
-#   text hash     6a09fc3c5ea3f6e4
+#   content hash  79169ace9b7d32ae
+#   text hash     6aa097176cd908b7
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6dfa1b701489a8c8
-#   text hash     da1d2df9ccc41b07
+#   content hash  b4ee228e9cbf8234
+#   text hash     8339bd0c4eff8de2
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

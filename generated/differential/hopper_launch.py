@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f17a696c5f04c3c0
-#   text hash     7a3e1e3e62bed63a
+#   content hash  d6df32d67ca85c84
+#   text hash     2d725ccecb1b69ed
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

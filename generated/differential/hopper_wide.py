@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0e4c9fdfb2d2a913
-#   text hash     6ba1034ba9bf320d
+#   content hash  b2c460c1f6e4365a
+#   text hash     6c4a046deaac916b
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  10080bff25b93525
-#   text hash     c5551f9376b57244
+#   content hash  45d29a5816765faf
+#   text hash     82d20845696e752b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

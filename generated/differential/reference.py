@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46f44a8381205f72
-#   text hash     b4f7e223e8e0b48e
+#   content hash  5f3e2bac8b35a3fb
+#   text hash     5d6cecb5916c1850
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

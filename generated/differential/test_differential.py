@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  00e76be03c12fd44
-#   text hash     7b27ae73da741b00
+#   content hash  150d94aee45e4c76
+#   text hash     0ddd0c4d478f4b1a
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9316a141f52395e5
-#   text hash     f67e30ed9f3c08d7
+#   content hash  d68b3fc9e103e1a4
+#   text hash     603e336508eebd50
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6cde3b7803a9a2e6
-#   text hash     055162d75c66bf38
+#   content hash  e32d1f960ffef846
+#   text hash     4d8c5dce91afcf0a
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

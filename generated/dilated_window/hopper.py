@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  df54747a1a057d73
-#   text hash     63bc2dae184fbb92
+#   content hash  eab5b31634f81ac9
+#   text hash     72178c7828ff72f9
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96284ec014b469a1
-#   text hash     4c50dc5f1f166f61
+#   content hash  c55f165d69bb7c24
+#   text hash     d7d54fc0b64d8461
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6635e11082529337
-#   text hash     374166dfbd162367
+#   content hash  43dc0edf44fba7ff
+#   text hash     6e0d839581af62fb
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  316591d410a71d70
-#   text hash     226562c0f7459c54
+#   content hash  daad2b459c9f0691
+#   text hash     eeb8e7a249693c34
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6a0bf1edec8214a0
-#   text hash     5cb6f640490c3dcc
+#   content hash  5065be67ae28190b
+#   text hash     201874a1273d8407
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=511)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=511, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5de5af672c78bd74
-#   text hash     23b9134a612c13fe
+#   content hash  fdd02b6058c83e8d
+#   text hash     272847f516069554
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0876869e42bfd9e8
-#   text hash     77de61d6106e9e6a
+#   content hash  2d49742e91eb9b33
+#   text hash     2c33810031bd8807
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

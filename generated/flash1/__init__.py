@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a94f400c2faba436
-#   text hash     bd26a95993700bcb
+#   content hash  c81d88b083842f45
+#   text hash     81b45e7ff7ebc1f2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

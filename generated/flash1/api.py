@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1c533c5b562a2742
-#   text hash     e89edd2836bc994a
+#   content hash  ef76c720935fd6de
+#   text hash     3d035a18926292f7
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

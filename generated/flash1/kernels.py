@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2d1bca3066551ea3
-#   text hash     49ee68d17075cc40
+#   content hash  215ddef931886b49
+#   text hash     f239cb794634e74d
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  62597560df3860f6
-#   text hash     3d6d38420b976ff6
+#   content hash  c0af12d8aaa82f7a
+#   text hash     b27a461f2349bb6c
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

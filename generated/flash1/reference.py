@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c16020e3c07767a6
-#   text hash     55cd50793c0a5c05
+#   content hash  3d0475cefc9e93f7
+#   text hash     2575b7933304e1cd
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

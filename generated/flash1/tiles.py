@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  818d8d02e979975b
-#   text hash     6f69074f83a103af
+#   content hash  4318f570eb4ac15f
+#   text hash     8ead3b18db8658fc
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

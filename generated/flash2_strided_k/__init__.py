@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9d1b7bc5811c62a5
-#   text hash     25fa37398a69cc51
+#   content hash  4db33bc447973930
+#   text hash     37d4ecc4e5f6d00e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  46876270f8467628
-#   text hash     cae0b99c37d27e70
+#   content hash  c05c6ee9cc75fe10
+#   text hash     b09183879c913956
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b2d4695e8474f520
-#   text hash     128a5affdea5f24f
+#   content hash  c2487f18c6392165
+#   text hash     bc16424eb090aeec
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

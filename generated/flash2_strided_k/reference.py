@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ca353020095779a3
-#   text hash     958d0148f6da7529
+#   content hash  97b4fbadb54637cf
+#   text hash     df965a21786288b1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a9124aec2eb131c6
-#   text hash     be6063effade485c
+#   content hash  3caa8a79afd34756
+#   text hash     f4086df4c0db9339
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

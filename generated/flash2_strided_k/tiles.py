@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a66c9ba202139439
-#   text hash     02fc0b1611ebab15
+#   content hash  0aef425c2d8531ea
+#   text hash     eeb4914d33134bf2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

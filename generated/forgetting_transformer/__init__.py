@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  78ab96edd2d24962
-#   text hash     7a8d8a1b74cf8e79
+#   content hash  7515ca65712ad630
+#   text hash     5167d01f469f6dd5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1e111bc887ccc938
-#   text hash     7df58e4f5870c93b
+#   content hash  b11647fc51ecfe29
+#   text hash     04178a68a46fad77
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

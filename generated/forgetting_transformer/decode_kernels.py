@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bcb6b34d0e21be88
-#   text hash     49f27b6608f19d8a
+#   content hash  c4b692beef7e3e51
+#   text hash     71cf4961a829c7b8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

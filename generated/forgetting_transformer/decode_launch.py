@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  109ce8f21d7ea871
-#   text hash     6bafd0701f078a6c
+#   content hash  02a9c10dd38ba88b
+#   text hash     96ee56b15a65c342
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

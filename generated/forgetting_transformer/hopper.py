@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b24a32e3676703f
-#   text hash     e00fe73fab152ead
+#   content hash  505e259f62e179af
+#   text hash     f5cd54fcb35c60fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

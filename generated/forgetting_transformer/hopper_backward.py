@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c6605d785b4ef8d
-#   text hash     eabe9ac6b3f50ef1
+#   content hash  91441a4956de4c7c
+#   text hash     8ecf93dfabe23f75
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

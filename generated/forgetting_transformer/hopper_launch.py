@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39a543c0638662dd
-#   text hash     1f18c4ec017fa3fb
+#   content hash  cf4d9f26309036bf
+#   text hash     faea177cf20c2ef8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

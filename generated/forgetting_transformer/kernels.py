@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a312739106d2c714
-#   text hash     2fa5d4e2a3a2e1b6
+#   content hash  9fc9b1538ded28ad
+#   text hash     71640f36456d31f5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

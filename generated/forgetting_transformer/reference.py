@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c064d3d24d728313
-#   text hash     9f512a1e49c5a717
+#   content hash  2c32ed53c02f3602
+#   text hash     3787dd8e542d1f8c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d1ff67a02894830e
-#   text hash     284dfd558bd60646
+#   content hash  28df65119350a0b1
+#   text hash     45fe6844e4b59954
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 
@@ -93,3 +93,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d0cbc17d173a72f4
-#   text hash     afa922efdc4badaf
+#   content hash  d8802fbd2bc9665b
+#   text hash     9d038bd02d489085
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

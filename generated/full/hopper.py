@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  097efb8be8b8db4f
-#   text hash     0d8ff50fedc04c2d
+#   content hash  c477982302058328
+#   text hash     11681c6b31a64b61
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

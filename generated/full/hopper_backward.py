@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dfbacceae6e2607b
-#   text hash     35679c295781d57b
+#   content hash  5bc049fabd59c0ef
+#   text hash     e4278b65568f3910
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a8de4f138d847cd5
-#   text hash     1a6b96e4a99bbe05
+#   content hash  34eb62a0c32abf1d
+#   text hash     6d36a174cc2f2e6e
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  826a786c28b9a2d8
-#   text hash     6c3e4136bf786e85
+#   content hash  ebb7285309eb765d
+#   text hash     4f6f48bff5c6d9cd
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

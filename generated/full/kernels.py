@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  03da7f2206dca940
-#   text hash     30668ff9c5d67deb
+#   content hash  b05355be73f128d2
+#   text hash     a24561167e250b43
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  32141b44d87cd6c6
-#   text hash     62cf1a4c267ebd63
+#   content hash  de54dbd4e23f2ead
+#   text hash     82beb001eaa48a5b
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

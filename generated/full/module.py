@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9a9a9324acfe4851
-#   text hash     a920c5f2c529d58b
+#   content hash  aedb6ac75434379e
+#   text hash     1edfe29a060e3387
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e70176754d02530
-#   text hash     b6aea001cc227436
+#   content hash  383d721e18a928dd
+#   text hash     34f7ebd89532d780
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b78755b8629689f
-#   text hash     83a4933d3a960dbb
+#   content hash  24e88ee6db625642
+#   text hash     1072b8c151855c43
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

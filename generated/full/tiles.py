@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40b2187b509dde0f
-#   text hash     b3e4c84721d94b3b
+#   content hash  ba5ed47838a6f518
+#   text hash     bde86c8f6338a8ac
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 512, 128: 512, 256: 512}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0bf5cb5cf96b2524
-#   text hash     f21b6142d4a0709b
+#   content hash  156b3d3bb7d3f028
+#   text hash     a128aaaa7083c4b0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3c0b1779e19e187
-#   text hash     dee6c755e99218e4
+#   content hash  1b7f547ea5c2dfc8
+#   text hash     f295525bea144fba
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

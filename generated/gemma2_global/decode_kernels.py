@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5427b765ab334f28
-#   text hash     616122866421a8d0
+#   content hash  f4393170c5466103
+#   text hash     9f0c2e412516f718
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

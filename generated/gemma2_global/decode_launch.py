@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3fd95d61b32a1661
-#   text hash     0003a235cb0e4d81
+#   content hash  b20c8b439edcaf13
+#   text hash     62938cda9dc06275
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  413a2f7095ae9ef2
-#   text hash     38196fa9362ed872
+#   content hash  5aa639e04be80766
+#   text hash     1ef8e1c2018852d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  09b7a3193441fa05
-#   text hash     aa8b2131c29c992d
+#   content hash  7b396c53b72571be
+#   text hash     05b8a7cfa58b74fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

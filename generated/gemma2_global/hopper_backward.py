@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  666b09f87f9040e5
-#   text hash     8179b56bfeaf4f9d
+#   content hash  a7e4cc45a39b1a18
+#   text hash     84ae48b47e02c224
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  40f9ad8adcbd16f5
-#   text hash     8a7623283b82bc58
+#   content hash  f180996105d54978
+#   text hash     6bc7113c99d84b2c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a25d28a0b7a37de6
-#   text hash     3048e1ba0837957e
+#   content hash  5d23a3cc6b50d63b
+#   text hash     a80fcb9fb5fc10da
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dee178141052552b
-#   text hash     c10bf87261429fab
+#   content hash  d05c3a3535cab59c
+#   text hash     dbfdd49ed21cbb62
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  30bc1befd13dbfae
-#   text hash     5ffe8cfe6e01bb27
+#   content hash  9ded1be86ee0e90f
+#   text hash     6a990a19d1d75062
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

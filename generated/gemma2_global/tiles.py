@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6232c99620f71852
-#   text hash     5b9bb8202da94442
+#   content hash  39280847a5dcfbca
+#   text hash     c096dc3be564da91
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (768,), 128: (256,), 256: (640,)},
     "backward": {64: (768,), 128: (512,), 256: (512,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21003cf1b80b726b
-#   text hash     1d101aeb117e1b82
+#   content hash  181feba9bb253a76
+#   text hash     1b0f8806bb165eea
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

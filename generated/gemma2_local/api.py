@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  493f61ef737ec22a
-#   text hash     604e803f69c7db1a
+#   content hash  fe6ca6b5280cfbbf
+#   text hash     99d0f084b89fbaff
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1dc55d0fe400f1bc
-#   text hash     7cef828061aab4ef
+#   content hash  e2fd0e55cb1ca1da
+#   text hash     8eeb0e092f919e18
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

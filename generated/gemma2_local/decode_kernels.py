@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6fe2735de91fe27c
-#   text hash     9d9d256811bc77a4
+#   content hash  4a164c711cd5b574
+#   text hash     45470fe4f5b54a75
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

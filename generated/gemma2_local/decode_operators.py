@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e1701d6cb6097410
-#   text hash     ac54153312ae0652
+#   content hash  038bb4a67a71c77c
+#   text hash     c1a8c748809a8cfa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

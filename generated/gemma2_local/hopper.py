@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7a5a37628b9bcb5a
-#   text hash     863302f80ee8e0a7
+#   content hash  0d730511d0a04c55
+#   text hash     605e1c42111b722a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

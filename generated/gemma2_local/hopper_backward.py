@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a9d965499adcf5d9
-#   text hash     8e864be3cae3da60
+#   content hash  ca6a0597c4efea78
+#   text hash     f5aa6b06f3ce509c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  11395d69486b2b64
-#   text hash     9803cf675ecf0f7a
+#   content hash  ac9ac713fe68e1f1
+#   text hash     56afeed1016e7984
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

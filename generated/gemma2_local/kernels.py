@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  208d9e3e7468e7bf
-#   text hash     ff19aa21d30507ea
+#   content hash  3020fae8635656ee
+#   text hash     3e3004c94d1fb6ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3ce6166fa859f2c3
-#   text hash     737b3ff3ede5c533
+#   content hash  a93381da45a34293
+#   text hash     746211af93f90d7f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,9 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, reach=4095)
+    cache = runtime.LaunchCache.of(
+        "attend", q, k, v, entries, cos, sin, positions, reach=4095, padded=entries is not None
+    )
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

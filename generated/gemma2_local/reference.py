@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  249e9e4c163c1103
-#   text hash     167932b81c05fd09
+#   content hash  a0fd6e9008ebd7d1
+#   text hash     0a5046ce3230db89
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

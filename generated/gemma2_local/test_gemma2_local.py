@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba898cde2cf70072
-#   text hash     750b1cbde9c371fd
+#   content hash  3ab898932854bee6
+#   text hash     0b712c95679546e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

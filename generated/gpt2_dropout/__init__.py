@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9c5c1d4074f3b008
-#   text hash     a67faded43c09bfc
+#   content hash  3b358eea00ac068a
+#   text hash     b2aea710d8399fcb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc38aea5d7b394b7
-#   text hash     88f7aba7634c7388
+#   content hash  ec4cc2c6b219bf64
+#   text hash     6186de860944187d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

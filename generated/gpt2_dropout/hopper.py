@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1033c842d78c109d
-#   text hash     716bff5b27d07f49
+#   content hash  da0f0f3ea0c845da
+#   text hash     711c7bc4df0d8b11
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  999d55a362a9c350
-#   text hash     00398312b73fa384
+#   content hash  cdc3f13a429acaca
+#   text hash     3769df0ec43a4a0f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

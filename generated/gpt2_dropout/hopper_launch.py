@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a47d9ec4c98c13bb
-#   text hash     5c56802da5992f6d
+#   content hash  45b2a62db0c8c70f
+#   text hash     faf596801020d840
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

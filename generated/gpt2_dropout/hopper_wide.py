@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ca4f474e131d4e4
-#   text hash     10e6613ba78f18c0
+#   content hash  a3a1e0360ad07154
+#   text hash     032a0c9ddc2b872f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

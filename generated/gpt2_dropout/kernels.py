@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bf9d68369e2dbd82
-#   text hash     3738d21e10c13d9e
+#   content hash  0448ff462a93c74a
+#   text hash     c4f425859e1d0e43
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

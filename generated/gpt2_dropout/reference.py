@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7b4bfd0d58ae861e
-#   text hash     a60dc156acad3a1c
+#   content hash  ae1a32ec71c934be
+#   text hash     04375cfe2f12f54f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

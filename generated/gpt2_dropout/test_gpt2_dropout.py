@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0282d2a8e1a8fd73
-#   text hash     5cfb64d3b853d6f0
+#   content hash  ac45a098c5f948e8
+#   text hash     67318f4ec022f37d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

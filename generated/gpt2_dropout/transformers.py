@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4f3f708934cebbe0
-#   text hash     4a47172122124547
+#   content hash  fc630d315c24d4e6
+#   text hash     b86160a054367172
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  826bab41a7792f2c
-#   text hash     295ad8fd36141e4e
+#   content hash  195a4903a3ab6bc3
+#   text hash     6dc93b345a3acd00
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

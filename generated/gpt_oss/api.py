@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aac2d1f1e9e36590
-#   text hash     0b33797553e9ebfe
+#   content hash  a72c7c97e66b62a3
+#   text hash     70110c93d95dfcd9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

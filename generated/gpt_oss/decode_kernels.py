@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ca0f5181db51caf
-#   text hash     6da09a263d94a382
+#   content hash  375b51362d0740d4
+#   text hash     857af82f5c766703
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

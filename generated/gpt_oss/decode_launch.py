@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f9d833ec36dfac6
-#   text hash     22b5b19d2908b324
+#   content hash  a3964ab954371909
+#   text hash     ba8258f12b9d8147
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

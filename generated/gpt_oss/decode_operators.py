@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47fd5b113a1cc6d0
-#   text hash     796cad3ec169b214
+#   content hash  4c6e763c5e250238
+#   text hash     2db41428b2e93cf3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

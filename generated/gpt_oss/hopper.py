@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4c9365513f5de2bc
-#   text hash     b6c3d10fb54925e1
+#   content hash  4fb02d11447fc037
+#   text hash     a5cb19cb3122c8bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

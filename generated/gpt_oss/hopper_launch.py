@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c674c67fc65fdb89
-#   text hash     7e9bc806c7b23a35
+#   content hash  b264ae32ca6ace50
+#   text hash     baed78b8ba16bca0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

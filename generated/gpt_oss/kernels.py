@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  16172d582ba5a54f
-#   text hash     2ca8b40a6e821275
+#   content hash  bc740d6dd6680a9b
+#   text hash     3be2ca4ddd335afd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  65afb1e79aba283a
-#   text hash     092651d26de37e38
+#   content hash  348383cd797d6e67
+#   text hash     e84ce70e5de9049f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

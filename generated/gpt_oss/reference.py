@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  065e7b92f6610ad1
-#   text hash     33305da560983800
+#   content hash  c5465235af85575a
+#   text hash     92d458d165330abc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

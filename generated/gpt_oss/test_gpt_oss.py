@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fca4e13d720d0031
-#   text hash     10fd68832f30faa8
+#   content hash  bead7b11fb68b41d
+#   text hash     f268fd0cfe30f422
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

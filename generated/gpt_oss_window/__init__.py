@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  093d3116c1a4583e
-#   text hash     bd7237bf9862e6fe
+#   content hash  fe5a2d4f3f43494b
+#   text hash     a5913394b3ea3031
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e6fa7cc867c13f02
-#   text hash     71ebd49421a41cbc
+#   content hash  fafe6a9d4ba48351
+#   text hash     d754db351dfe0b99
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

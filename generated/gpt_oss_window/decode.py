@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0fede0e0f72fd647
-#   text hash     059e35d11b982528
+#   content hash  ddb76f90ce0ebc1a
+#   text hash     ec9447d57d2e6ea9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

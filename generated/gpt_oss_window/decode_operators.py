@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  08f00f6efab83d15
-#   text hash     a102988657a5bf5b
+#   content hash  72ad447c8ae78dea
+#   text hash     0a8aac58c9961177
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

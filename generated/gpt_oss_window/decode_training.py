@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d56ee8784df6c4f4
-#   text hash     496156a1fd5f6012
+#   content hash  11d47f0361cf2acd
+#   text hash     c6ded8198e4552eb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fc1cb5a957b18b59
-#   text hash     b86ab2d431346541
+#   content hash  fd85646d8cf7d3ed
+#   text hash     ee1c64db01d43712
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

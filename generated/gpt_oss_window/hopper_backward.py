@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  768a8b49221a1466
-#   text hash     d7fe0264babd0955
+#   content hash  11762649b3d74b8e
+#   text hash     1bcebaed1ebca20f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  673e6c44cef2a7dd
-#   text hash     705685869db2dc6f
+#   content hash  4c5b265d84c5828c
+#   text hash     feaa3c7b219806d5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ad271868e652e08
-#   text hash     1866c7e1e6152517
+#   content hash  66c9853e42b51a43
+#   text hash     e60e5e273f59be60
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  19138e7ce5404be8
-#   text hash     01c07b95ad455f7a
+#   content hash  eae5ff4602f05665
+#   text hash     baf9fc05074e11b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

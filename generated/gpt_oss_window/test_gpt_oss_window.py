@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c98299e3a7b5b39d
-#   text hash     e9b27d64ac7003c9
+#   content hash  7e581e9e21748acc
+#   text hash     7dadad1d068ec635
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

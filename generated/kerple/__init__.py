@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a27802637bba3a9b
-#   text hash     0be2e1cf330d8a3b
+#   content hash  a74359228a2a3141
+#   text hash     c9b9f8196094f76b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c9f258db80b3cc07
-#   text hash     37cd41172334350d
+#   content hash  6a3fc2179e7f4945
+#   text hash     3281f5575c00ae82
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9c8f32f2457f78cb
-#   text hash     9e841c0c748ebe02
+#   content hash  4ed33d61a8c5aa8e
+#   text hash     b5cf6559d9ec2ee7
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

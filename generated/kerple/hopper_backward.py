@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fb4d157215955b14
-#   text hash     309c4290c7cc5490
+#   content hash  366c422c45067283
+#   text hash     e9b7ab7e56977f32
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  776488566728c16c
-#   text hash     2d03c94c51eba11c
+#   content hash  866ef0f748030995
+#   text hash     5f43397da3b1eb49
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

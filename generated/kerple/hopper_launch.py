@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  735ff013b5503594
-#   text hash     baaefce91d3ca8bf
+#   content hash  9bb2dcb7019d785b
+#   text hash     70bc9f02e59f6c18
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

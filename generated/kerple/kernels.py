@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4e0a559a4efbedaa
-#   text hash     66f9f1a5008e9669
+#   content hash  d249dfaf9e557c7c
+#   text hash     1ac74dee19b5e2c3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

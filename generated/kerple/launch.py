@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db1dd3ec81e72b52
-#   text hash     a7244254a1d53ded
+#   content hash  24a79c7b70e4c44e
+#   text hash     b4d7b2a140ee61e9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dce6ea5886e3d7a4
-#   text hash     973c746756211150
+#   content hash  833799602e5917aa
+#   text hash     df922db590ee0c05
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

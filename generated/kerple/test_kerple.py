@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  25f39c6a73dea93f
-#   text hash     bb9ccfda4effe669
+#   content hash  923f086ee22fca50
+#   text hash     3ddfa9be04178616
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6cedfc8f48bb0a37
-#   text hash     364c15a99f4954b4
+#   content hash  e218e3dda5120b8f
+#   text hash     b69ba8f34c9935bc
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  af66dc08b78fdcc5
-#   text hash     54cac877570c64c7
+#   content hash  adeea788d7e26997
+#   text hash     e2007502dce52961
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

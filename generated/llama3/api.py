@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c18641568ff3ae68
-#   text hash     9ee501f227a35884
+#   content hash  68c1203295f72dd9
+#   text hash     33dccc9af504bbcf
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1fe0941d01e6192
-#   text hash     978db168e3948446
+#   content hash  09e89cddc68f6b18
+#   text hash     3d861bac971ef76a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6dc5a21928658e79
-#   text hash     f8789f88962b478e
+#   content hash  fe903c83ea0308b8
+#   text hash     b41c9dfdebbe395a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43c7a04f28a3deaf
-#   text hash     b5b1bfdbefb2201a
+#   content hash  4844eaa1a620ef17
+#   text hash     16b5959e6bce8189
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdbc65bbb3390b95
-#   text hash     b5f4d6228868650e
+#   content hash  7db9e02783bc50f5
+#   text hash     9ab9741f7725128a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

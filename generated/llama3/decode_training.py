@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  99deefb6b5e22bd6
-#   text hash     b18f2021955bb040
+#   content hash  5fea3ddf77fd3d66
+#   text hash     f084d6284ead281d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

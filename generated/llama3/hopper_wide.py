@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb3c46127801a9f5
-#   text hash     89d090d0462a05c1
+#   content hash  46a20c6371127a83
+#   text hash     197bebd5b8b6e197
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

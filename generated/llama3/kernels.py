@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  272e525567163f12
-#   text hash     2ae421ebf615e7ce
+#   content hash  f354d0c6139dac43
+#   text hash     04e9db01fbc5677d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

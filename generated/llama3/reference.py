@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  969be62f3ff044f8
-#   text hash     169bf54e43ad571b
+#   content hash  169501ea3ac6f558
+#   text hash     4a92f11ecd3db37e
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f91528095034640d
-#   text hash     569e4fd406cdf9b4
+#   content hash  a62186d2c1ab2ce4
+#   text hash     4d4d352b1ce7027d
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e383be3e2d1037a8
-#   text hash     41efd2b339dcb7c8
+#   content hash  bd473796c1841d39
+#   text hash     4c408308327e2fc2
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 
@@ -115,3 +115,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c93f3e5010ac5278
-#   text hash     b8c3d7b970777967
+#   content hash  3b0c1402e4caf478
+#   text hash     72e83a1be2590216
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

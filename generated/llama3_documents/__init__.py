@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ca9bb8f3604a4c34
-#   text hash     0344f7170c537a9a
+#   content hash  78f2740b83043bee
+#   text hash     d97827af88d45e5f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

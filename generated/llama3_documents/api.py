@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  137010afdb673910
-#   text hash     dfb47b594af419b5
+#   content hash  ec853d5d284c0bf0
+#   text hash     d71fb8acdaa2f002
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

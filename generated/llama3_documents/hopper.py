@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9de696301fd9dc8a
-#   text hash     2e5c711f31e87086
+#   content hash  ca80d2d92ff3486a
+#   text hash     50a287e40614dcd3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  144479c81c0088c4
-#   text hash     75dc90353d2f6d26
+#   content hash  9754f906c4149d98
+#   text hash     c4642ffc6281716c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

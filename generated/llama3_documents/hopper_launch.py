@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  59870db405c851a1
-#   text hash     f636616983970463
+#   content hash  97146135378cac7a
+#   text hash     982e9ffce845f225
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11cf4e033cd82a56
-#   text hash     b7e6e77da64b38ec
+#   content hash  4e1c0746fe462cb9
+#   text hash     c0327e6a192c584f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e1cd0f17dfe28aa
-#   text hash     295028ae44741d1e
+#   content hash  c18578c8d2d146f0
+#   text hash     fb44ed85b37f7e24
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1f09bb55a0f78179
-#   text hash     d476bf0e165868c2
+#   content hash  bd453d710e1dc020
+#   text hash     e6941b9f4fddbaed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

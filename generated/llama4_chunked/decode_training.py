@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fc66ad961e8706ae
-#   text hash     346a4b315ad98f0b
+#   content hash  39c114d7677348cc
+#   text hash     a17bfdd444d412b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  af47256f449c5643
-#   text hash     7ed6a84df03ee219
+#   content hash  b52d69525ef75604
+#   text hash     3f74ba3147d10454
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

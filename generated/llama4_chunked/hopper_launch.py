@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bfcb47d45ca33f64
-#   text hash     cb5143c710a5958e
+#   content hash  288468116a4ccbaa
+#   text hash     c1db149e90febbbd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e635e4cf7c1e9334
-#   text hash     f4439a75e3a04f4f
+#   content hash  34cac3e71eef9656
+#   text hash     987639efd9816a80
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

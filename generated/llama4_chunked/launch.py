@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b95020f59a086c36
-#   text hash     7fbcf5dc06efe582
+#   content hash  dbfca53ef1c0b7fa
+#   text hash     d5b536e78f7eb256
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,9 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, reach=8191)
+    cache = runtime.LaunchCache.of(
+        "attend", q, k, v, entries, cos, sin, positions, reach=8191, padded=entries is not None
+    )
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2e01ce6a62a80d7f
-#   text hash     99a8106de649cee2
+#   content hash  2749cc801232f20c
+#   text hash     8e4a3bb1ad59aa51
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88e7a06c1ce11d25
-#   text hash     226da92b536f1bb9
+#   content hash  4644efed62992707
+#   text hash     fbbd6ade093a41fa
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

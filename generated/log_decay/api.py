@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  01d75cc6f382c864
-#   text hash     8b9743ea8a9d1b13
+#   content hash  bbcf762ea5abac1d
+#   text hash     a62e1c4c7b4133d8
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

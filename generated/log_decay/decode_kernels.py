@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bb80879c43505b0
-#   text hash     e24970b6419dc5ee
+#   content hash  920823485b917e04
+#   text hash     44c3e25b46e25d56
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ab2c13250118fde8
-#   text hash     a1357b89af8c6e6e
+#   content hash  ff283f6cc06e43de
+#   text hash     714b45e9b940f3a0
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fb0eefabf85583b3
-#   text hash     14a1101c42781426
+#   content hash  d862027bf65b4d14
+#   text hash     9828efbfaaf2d134
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

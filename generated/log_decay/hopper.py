@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6089c75e15dee9b6
-#   text hash     56e22d1851dc4fb6
+#   content hash  e20fd6e5c20eb481
+#   text hash     834e0842ea023c71
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  826e5f5a9c11e4b9
-#   text hash     5874490f691320ba
+#   content hash  83e820c91b97e151
+#   text hash     035b202718279a62
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

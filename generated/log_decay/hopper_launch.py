@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2671f787b9710b0a
-#   text hash     0952b646b6b5e60e
+#   content hash  e5f20e67775e420b
+#   text hash     6136798c4793b612
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

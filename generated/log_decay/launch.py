@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9fc9fe4eb8646715
-#   text hash     2ea85bf834b6f478
+#   content hash  3515b65388181d56
+#   text hash     7b16f372b1747f1c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), _empty_sums(in_log_decay.permute(0, 2, 1), entries)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d55843d1a51e5b6d
-#   text hash     99825980a6d75371
+#   content hash  c32dd0cfb6d9bf9f
+#   text hash     9419edd254866527
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

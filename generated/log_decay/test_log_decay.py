@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c6f21d9fea6778aa
-#   text hash     01b53b6f60bb23ba
+#   content hash  da8191a76badb309
+#   text hash     9dac19634e213b8c
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  438efbbdedb8fdd2
-#   text hash     05147ba71f8238a6
+#   content hash  1d60b2279cc908f8
+#   text hash     e3a631a1ddcb7e22
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 
@@ -93,3 +93,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 768}}

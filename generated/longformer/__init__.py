@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  10101ea1f70d3886
-#   text hash     f6a5494aeff4e4bd
+#   content hash  1a93dda44334a141
+#   text hash     a9b280dd7bc5a4b3
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

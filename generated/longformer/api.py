@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  001e657898f871ea
-#   text hash     58387764433f397c
+#   content hash  495d6579be979f11
+#   text hash     b8284b19c1bbbcdb
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

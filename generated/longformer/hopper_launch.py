@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  af6ad2ef99e0bcef
-#   text hash     a2e3696c01873df0
+#   content hash  3d49a70a5d1b8147
+#   text hash     767ddbd9268c7392
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a995803f1739e885
-#   text hash     14be1c8b31c8476c
+#   content hash  a020c6a31ec772b6
+#   text hash     82c32189d3d2e053
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

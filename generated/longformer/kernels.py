@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b6f80bb87da7e2b5
-#   text hash     a480efcb6be46673
+#   content hash  6aa5358b1a8adb0a
+#   text hash     41f3f7907eae7704
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d2e71629dde848dc
-#   text hash     f74da57625c11e5f
+#   content hash  2a566cf6c4442f79
+#   text hash     a79abe10f56fdfd8
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

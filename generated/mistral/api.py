@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7a929e942c661048
-#   text hash     a1039dc3acc42e29
+#   content hash  fea61ed6567f6e48
+#   text hash     b1360276844f71c4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1b43e12ff64cd324
-#   text hash     69913926228f1e03
+#   content hash  d23c2db7ae082930
+#   text hash     36b950ed756a0544
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

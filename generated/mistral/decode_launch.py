@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c28792b0f124d0d9
-#   text hash     17892bbf8491642c
+#   content hash  0baa23154dd1d316
+#   text hash     d11430bd2f3cf9f4
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0950c1067f51222d
-#   text hash     79307f3364c9a0cd
+#   content hash  a5799dd3d911bab6
+#   text hash     ea058937fd640588
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1cf093f771e247e
-#   text hash     c5c07fa452b7e58d
+#   content hash  5fbd7fce7017d6e5
+#   text hash     a07377446557f6da
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

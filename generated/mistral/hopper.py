@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a2205ff345f72c66
-#   text hash     65b9a2136717002b
+#   content hash  727a98f12de60e2f
+#   text hash     8c80c4723e8bba2f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

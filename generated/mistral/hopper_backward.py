@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6e782bc4c84b1c9
-#   text hash     a5ebe77ca8f3cb08
+#   content hash  9e441971afa263c2
+#   text hash     aedd53589a9be44e
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

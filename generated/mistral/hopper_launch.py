@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b335e6e2e8d3a0d1
-#   text hash     7f1379660b3b66b1
+#   content hash  a8697e7eb0416ecb
+#   text hash     0939b3f72a721217
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

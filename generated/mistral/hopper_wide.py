@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  420633a51d1dd63a
-#   text hash     5de0adec6a1520b0
+#   content hash  4db3ad942b273261
+#   text hash     ea13ac77c568b7a8
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

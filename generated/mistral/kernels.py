@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fa9943c6e00c4da
-#   text hash     c299015f4aa9ab6e
+#   content hash  b545f94ed739b13b
+#   text hash     e7b5e5d3ad94f99b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  19d391277166c890
-#   text hash     c3f42cf31d7ad0c1
+#   content hash  e95006df69ec8494
+#   text hash     cd5cb5f74e50ab83
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67c887bebc9328bc
-#   text hash     147b121fcf06ebe2
+#   content hash  5daf6c6a2ad2d2a4
+#   text hash     3f5b5642f9f0d2ef
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8198a3b6bdd310e
-#   text hash     4da6a0d1943be6fd
+#   content hash  1e08adbb979f09b4
+#   text hash     656fefadd2e8ea1b
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b3025b36e7967e20
-#   text hash     fddebebb4bacd23e
+#   content hash  e694488142f24822
+#   text hash     4ef4c8dffa0d22d0
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  55e1e21b89c63ec1
-#   text hash     1ac500302c5e3007
+#   content hash  f76fd07d7517aa37
+#   text hash     dab24979578901ed
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

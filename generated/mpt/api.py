@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d07c34d62d4d8b59
-#   text hash     3094eb5a6b16b4fa
+#   content hash  7c0ab680da282de4
+#   text hash     3f5d2f92047468d4
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06f79e235033da76
-#   text hash     e0deaa463965996c
+#   content hash  42ddb2e727819c0a
+#   text hash     4186f468b04a40fe
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

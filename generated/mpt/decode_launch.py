@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  35f7d5ab09400a35
-#   text hash     3b434c53977e3d62
+#   content hash  ac3dce790781e2a4
+#   text hash     3b9431b740e5b118
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd0db6df5a83cf7e
-#   text hash     c07e3da386d56fff
+#   content hash  f8578c27c1676f79
+#   text hash     beabdaf82442fc07
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

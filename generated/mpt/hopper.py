@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad3c7ca200b6dd9e
-#   text hash     b05be9c3436967e3
+#   content hash  ef48460b6c8c0cf4
+#   text hash     fff4e61756c4a7c2
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

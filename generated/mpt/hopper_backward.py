@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c2af133f6fd33ba7
-#   text hash     b49bb42af628dbfe
+#   content hash  1ce937c73316cee1
+#   text hash     efb072d1bb6c0215
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f5b490e980233f3d
-#   text hash     46a430d60f584f35
+#   content hash  77fa891f9fcd8ff5
+#   text hash     db33296c0ead6949
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  40b9d3dcd47e09d7
-#   text hash     d38a3be44f53e426
+#   content hash  9b694d7b704ece4b
+#   text hash     41e84e8e1d25444e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

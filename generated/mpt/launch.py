@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ecac2427806af61f
-#   text hash     c5ea9636fb55c6d9
+#   content hash  3d5132e45254401d
+#   text hash     4c1e1ad9e9cbeba8
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_prefix_len, in_slopes)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_prefix_len, in_slopes, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b7e1150621ac1f41
-#   text hash     733db4b8e91ae55b
+#   content hash  b49932a88084c95c
+#   text hash     dc0de1b6b8d6890d
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

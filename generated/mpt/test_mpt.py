@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b94d75340f32b05
-#   text hash     4965bb8beab52e02
+#   content hash  4605e5f59a5a1a64
+#   text hash     e8a43b5c4c4773f6
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

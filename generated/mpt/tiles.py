@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1778ea02e44387e3
-#   text hash     fd014afa8f073c55
+#   content hash  31baa81009bf1ad8
+#   text hash     f1be54c682c70d74
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,3 +94,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (1024,), 256: (1024,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1e692bc2c550d99b
-#   text hash     0dd0b0cbd7bc7f52
+#   content hash  a312cfca0690f9c7
+#   text hash     7e64305e49b34f0b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5bf17c364f741741
-#   text hash     1f2bd90b77c29579
+#   content hash  4c80df90edf92419
+#   text hash     d2e5183198abb0fc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

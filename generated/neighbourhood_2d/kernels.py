@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1efd20c73529cd72
-#   text hash     72820363cecb5471
+#   content hash  865e2f6230933251
+#   text hash     cb817a073a6c081f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

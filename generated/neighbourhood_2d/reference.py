@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b231c14d621d3c32
-#   text hash     a960e33302d153ec
+#   content hash  77c38b6aa9168287
+#   text hash     4bcacf921b7455f1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

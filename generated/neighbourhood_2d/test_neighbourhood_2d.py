@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ad9c89793521576
-#   text hash     30ff1ff1ef30b698
+#   content hash  65fd014361453b18
+#   text hash     2eb9971c2bc2bad1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1cf6f714df7903a3
-#   text hash     77d15fd3e42d171e
+#   content hash  1f7967a2da75a7a8
+#   text hash     f7656cdfb786b90b
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

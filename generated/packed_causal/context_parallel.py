@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  af18a98d71dfdfbf
-#   text hash     8e47f715868bc5f2
+#   content hash  5f1fed58c025062c
+#   text hash     c89c8b1140601b35
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

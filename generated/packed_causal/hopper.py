@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b4d402c466952ad
-#   text hash     49e4f690cc233e27
+#   content hash  401009c85261befe
+#   text hash     75fe9c4969942229
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ff6959158d3955ed
-#   text hash     5aa25d75e1029940
+#   content hash  376e47711af1376a
+#   text hash     41bcdef8cbcd1bad
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fa9e359eaf57679b
-#   text hash     35c5943f52703268
+#   content hash  b54c5f15639b48ee
+#   text hash     e678abf77f75349c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d8e183d98c53c9a9
-#   text hash     1bf860d56e7bf062
+#   content hash  ede1df84b457a34b
+#   text hash     70c4705ce56caa09
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

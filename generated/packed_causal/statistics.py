@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a25d67a2042656a3
-#   text hash     f4e2df624542a43e
+#   content hash  9740eca0ce011438
+#   text hash     2c56e62b4b46a07b
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

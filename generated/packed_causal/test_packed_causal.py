@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d10211f5b05f4543
-#   text hash     5195d83ac992958b
+#   content hash  bc5020ab34e54e45
+#   text hash     4807788dda9dc9ee
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

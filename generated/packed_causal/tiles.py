@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3b871b6170f8e0a6
-#   text hash     221aa0c7e53d3f9d
+#   content hash  6b9a62500656c26e
+#   text hash     27734e21f06f6864
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76c9f14e8817d8d8
-#   text hash     c2371d024fed32aa
+#   content hash  80c100be17c1747a
+#   text hash     2f08e43e05586802
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

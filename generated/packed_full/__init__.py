@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d33666e201c48622
-#   text hash     e1879b793d6733e8
+#   content hash  4ca4ba440f47d92c
+#   text hash     4fb2569bea20b918
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  71e5295ea7c4f6ed
-#   text hash     b98165e6c16e63e1
+#   content hash  59b0841c7498c63d
+#   text hash     893b307812433b81
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

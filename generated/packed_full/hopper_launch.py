@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  882620bb5161c84c
-#   text hash     d026db1a4f6c2a19
+#   content hash  ecc3d712778a631f
+#   text hash     3e476435e0f4f273
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c459b4b1ad1102a
-#   text hash     412a7bd3e94858da
+#   content hash  4e0798de519ec899
+#   text hash     365f176ad58bb8bb
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

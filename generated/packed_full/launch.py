@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  379e9f35a0d1e5d2
-#   text hash     956185aa7dc12ec0
+#   content hash  2478356fba93c300
+#   text hash     71b131e65874df95
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

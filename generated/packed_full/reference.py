@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  65ee06d16ffc86ee
-#   text hash     7b1a8d06767aa140
+#   content hash  be042ed92cb371c7
+#   text hash     6ff2b258196dd54f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cf546e8c4d49417b
-#   text hash     8262912bd2739885
+#   content hash  9e4043d06242f4b5
+#   text hash     7c745a260bfa5e74
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fbfec2113f74170c
-#   text hash     82a38ae469f1506e
+#   content hash  511ecd9e64f1d3ca
+#   text hash     fc22f96660e82491
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b3b6ca4fc5f04a7e
-#   text hash     96f4e8cec7cfc4f3
+#   content hash  4e0c4389b196646b
+#   text hash     d45b0ef08e9a57a4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9f15d137c1b7748b
-#   text hash     1ebfb553d711053c
+#   content hash  5de1fd9287ec0eff
+#   text hash     cf8a6efde84a10af
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

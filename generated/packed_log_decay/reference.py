@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4726d6281e33e040
-#   text hash     807a13f2a0d622f1
+#   content hash  a444b4765b46971c
+#   text hash     969d04248566500b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

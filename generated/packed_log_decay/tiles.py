@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0939adb8359a7e4
-#   text hash     c9d4af9cf1da91dd
+#   content hash  1383ab3d46bb5317
+#   text hash     9a59328aa7375860
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8c0039bd7d67b9da
-#   text hash     1aca296af95a4c21
+#   content hash  759e73a2d248ee12
+#   text hash     fa21cddf330c742c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

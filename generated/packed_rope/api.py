@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b195a101dcbdf202
-#   text hash     9a87f297e9d82881
+#   content hash  9c3d6cf1727db911
+#   text hash     abe8c5e2c6984b95
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  828648f9aac1a0ee
-#   text hash     3b82c8066dec5555
+#   content hash  9a92a07efad6ba51
+#   text hash     3becfe2892bf8312
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

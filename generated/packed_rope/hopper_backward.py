@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f93fbfd09ba4390c
-#   text hash     7db7caa3450d62aa
+#   content hash  fa372438f196fe81
+#   text hash     be815e2104f59f28
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5482f30beeee66ca
-#   text hash     be22f1f1793af1c4
+#   content hash  a014a8d87a5c1cdc
+#   text hash     6b879b58dc99fad6
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

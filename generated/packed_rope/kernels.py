@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  28c53404f46647b4
-#   text hash     3cfc949b6d0fb6ec
+#   content hash  1e7719d2c6b70101
+#   text hash     0f1fd210dbadc7b7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5da62edbab986dea
-#   text hash     840a363454d3a719
+#   content hash  b3469e98a93eea91
+#   text hash     a33495d714a21aa1
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

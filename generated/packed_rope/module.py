@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  505f6ef18b3a04e9
-#   text hash     7619966e5281d042
+#   content hash  3a34d6c4f84c22f6
+#   text hash     b6a26da434764866
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c04516e511b32bd
-#   text hash     b46f4212d6e023e4
+#   content hash  7f80f0a4d51df057
+#   text hash     fcde38af914a59fd
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

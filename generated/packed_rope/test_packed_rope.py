@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0b04464a7ccddade
-#   text hash     988249fa9e2922e0
+#   content hash  e3d24bd3d2114617
+#   text hash     7fd222e486b1fe43
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  74e7e2dbfabffe23
-#   text hash     815a5a42973daa2c
+#   content hash  a22b19b0bdd8ce21
+#   text hash     ef5f06be4c1e6cc6
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  db41fdd40c7a5064
-#   text hash     f8f027fb4b66d4e8
+#   content hash  aa682757cc9d7406
+#   text hash     86c141164e4f3187
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

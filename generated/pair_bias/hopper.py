@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  48533fb1664c580a
-#   text hash     fed11b88883f7faf
+#   content hash  4e2ad5d6f5c026fd
+#   text hash     eed7830ee6857774
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -26,6 +26,11 @@ Layouts
     WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
+    in_bias_batches, in_bias_heads
+                       number of entries along an axis: one stands for all
+    in_bias_place      coordinates of a worker's part of a tile in the tensor
+    in_bias_stages     the buffer of tiles of values of pairs, and its barriers, as one tuple
+    in_bias_tile       this worker's part of the current tile
     items, per_item    number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
     tiles, group       number of tiles of queries of a head, and of heads in a group
     order              these four, by which `digits` splits numbers
@@ -68,7 +73,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import padding, runtime
-from .kernels import LOG2E, find_entry, key_tiles, load_pairs, partial_row_sums
+from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -243,17 +248,15 @@ def clear_behind(tile, count, ROWS: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
+    m, l, score, k_start, in_bias_tile, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
-    k_len, scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key = terms
+    k_len, scale = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
     # [64, BLOCK_N]
-    in_bias_qk = load_pairs(in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len).to(
-        tl.float32
-    )
+    in_bias_qk = in_bias_tile.load(score.type.layout).to(tl.float32)
     score = score + in_bias_qk  # bias
     if mixed:
         keep = (k_pos < k_len)[None, :]
@@ -274,17 +277,21 @@ def weigh(
 @gluon.jit
 def attend_first(
     at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr
+    SCORES: tl.constexpr, OUT: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Compute the weights of the first tile of keys, which is mixed or may be treated as mixed."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, in_bias_stages = buffers
     stage = at % STAGES
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     below = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
     scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    in_bias_buffer, in_bias_ready, in_bias_free = in_bias_stages
+    mbarrier.wait(in_bias_ready.index(stage), at // STAGES & 1)
+    in_bias_tile = matrix(in_bias_buffer, stage * WORKERS + WORKER)
+    m, l, p, shrink = weigh(m, l, score, k_start, in_bias_tile, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    mbarrier.arrive(in_bias_free.index(stage), count=1)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
@@ -298,7 +305,7 @@ def attend(
 
     Three workers issue their products in turn, so that one worker's softmax overlaps with the products of another.
     """
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, in_bias_stages = buffers
     stage, before = at % STAGES, (at - 1) % STAGES
     weights = unpack(packed, v_buffer.dtype, WEIGHTS)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
@@ -312,9 +319,13 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
+    in_bias_buffer, in_bias_ready, in_bias_free = in_bias_stages
+    mbarrier.wait(in_bias_ready.index(stage), at // STAGES & 1)
+    in_bias_tile = matrix(in_bias_buffer, stage * WORKERS + WORKER)
     # where that is faster, the product with the values keeps running while weights are computed
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    m, l, p, shrink = weigh(m, l, score, k_start, in_bias_tile, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    mbarrier.arrive(in_bias_free.index(stage), count=1)
     acc = warpgroup_mma_wait(0, [adding])
     # until here the product was reading the registers of the previous weights
     packed = pack(p, v_buffer.dtype)
@@ -330,7 +341,7 @@ def attend(
 @gluon.jit
 def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
     """Update acc with the weighted values of the last tile."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, in_bias_stages = buffers
     before = (at - 1) % STAGES
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
@@ -346,10 +357,7 @@ def work(
     WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
-    (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_bias_ptr, in_bias_stride_batch,
-        in_bias_stride_head, in_bias_stride_query, in_bias_stride_key, ranked_ptr
-    ) = arguments  # fmt: skip
+    out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, ranked_ptr = arguments
     items, tiles, group, per_item = order
     if ranked_ptr is not None:
         items = tl.cdiv(tl.load(ranked_ptr) * Hq, tl.num_programs(0)) * tl.num_programs(0)
@@ -376,13 +384,6 @@ def work(
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-                in_bias_base = (
-                    in_bias_ptr
-                    + tl.cast(b, tl.int64) * in_bias_stride_batch
-                    + tl.cast(h, tl.int64) * in_bias_stride_head
-                    + tl.cast(q_offset, tl.int64) * in_bias_stride_query
-                    + tl.cast(k_offset, tl.int64) * in_bias_stride_key
-                )
                 # [64, BLOCK_DV]
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
                 # [64]
@@ -392,12 +393,12 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (k_len, scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
+                terms = (k_len, scale)
                 first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
                     shrink, m, l, packed = attend_first(
-                        at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                        at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT, WORKERS, WORKER
                     )  # fmt: skip
                     at += 1
                     visits += 1
@@ -441,15 +442,28 @@ def work(
 @gluon.jit
 def load_keys(
     at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
-    BLOCK_N: tl.constexpr
+    BLOCK_N: tl.constexpr, in_bias_batches, in_bias_heads, q_offset, q_start, in_bias_desc, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, in_bias_stages = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
     rows = [b, h, k_offset + k_start, 0]
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
+    in_bias_buffer, in_bias_ready, in_bias_free = in_bias_stages
+    mbarrier.wait(in_bias_free.index(stage), at // STAGES & 1 ^ 1)
+    mbarrier.expect(in_bias_ready.index(stage), WORKERS * in_bias_desc.block_type.nbytes)
+    for worker in gl.static_range(0, WORKERS):
+        in_bias_place = [
+            tl.minimum(b, in_bias_batches - 1),
+            tl.minimum(h, in_bias_heads - 1),
+            q_offset + q_start + worker * 64,
+            k_offset + k_start,
+        ]
+        copy_tile(
+            in_bias_desc, in_bias_place, in_bias_ready.index(stage), in_bias_buffer.index(stage * WORKERS + worker)
+        )
     mbarrier.wait(v_free.index(stage), phase ^ 1)
     if entries_ptr is not None and k_start + BLOCK_N > k_len:
         # clear what lies behind the sequence: 0 times a NaN would be NaN
@@ -467,11 +481,11 @@ def load_keys(
 
 @gluon.jit
 def load_tiles(
-    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M: tl.constexpr,
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, in_bias_desc, v_come, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq, ranked_ptr = lengths
+    entries_ptr, q_total, k_total, Hq, in_bias_batches, in_bias_heads, ranked_ptr = lengths
     items, tiles, group, per_item = order
     if ranked_ptr is not None:
         items = tl.cdiv(tl.load(ranked_ptr) * Hq, tl.num_programs(0)) * tl.num_programs(0)
@@ -496,7 +510,8 @@ def load_tiles(
                     for j in tl.range(first, ahead):
                         k_start = (first + last - 1 - j) * BLOCK_N
                         ends = load_keys(
-                            at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                            at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES,
+                            BLOCK_N, in_bias_batches, in_bias_heads, q_offset, q_start, in_bias_desc, WORKERS
                         )  # fmt: skip
                         at += 1
                 stage = begun % Q_STAGES
@@ -509,7 +524,8 @@ def load_tiles(
                 for j in tl.range(ahead, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     ends = load_keys(
-                        at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES,
+                        BLOCK_N, in_bias_batches, in_bias_heads, q_offset, q_start, in_bias_desc, WORKERS
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -524,30 +540,43 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     return made
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
+@gluon.jit(
+    do_not_specialize=[
+        "q_total",
+        "k_total",
+        "Hq",
+        "in_bias_batches",
+        "in_bias_heads",
+        "items",
+        "tiles",
+        "group",
+        "per_item",
+    ]
+)
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_bias_ptr, ranked_ptr, q_total, k_total, Hq,
-    in_bias_stride_batch, in_bias_stride_head, in_bias_stride_query, in_bias_stride_key, items, tiles, group,
-    per_item, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr
+    q_desc, k_desc, v_desc, in_bias_desc, out_ptr, lse_ptr, entries_ptr, scale, ranked_ptr, q_total, k_total, Hq,
+    in_bias_batches, in_bias_heads, items, tiles, group, per_item, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all tiles of queries."""
     WORKERS: gl.constexpr = BLOCK_M // 64
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    in_bias_buffer = gl.allocate_shared_memory(
+        in_bias_desc.dtype, [STAGES * WORKERS, 1, 1, 64, BLOCK_N], in_bias_desc.layout
+    )
+    in_bias_stages = (in_bias_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS))
     v_come = () if entries_ptr is None else barriers(1, 1).index(0)
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
-        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), in_bias_stages
     )  # fmt: skip
     fence_async_shared()
-    arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_bias_ptr, in_bias_stride_batch,
-        in_bias_stride_head, in_bias_stride_query, in_bias_stride_key, ranked_ptr
-    )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq, ranked_ptr)
+    arguments = (out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, ranked_ptr)
+    lengths = (entries_ptr, q_total, k_total, Hq, in_bias_batches, in_bias_heads, ranked_ptr)
     order = (items, tiles, group, per_item)
     # workers get the registers that the loader does not need
     if WORKERS == 3:
@@ -563,8 +592,8 @@ def forward(
                     arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
-                    Q_STAGES, WORKERS
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, in_bias_desc, v_come, BLOCK_M, BLOCK_N,
+                    STAGES, Q_STAGES, WORKERS
                 )),
             ],
             [4, 4, 1], [160, 160, 24],
@@ -579,8 +608,8 @@ def forward(
                     arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
-                    Q_STAGES, WORKERS
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, in_bias_desc, v_come, BLOCK_M, BLOCK_N,
+                    STAGES, Q_STAGES, WORKERS
                 )),
             ],
             [4, 1], [240, 24],
@@ -591,17 +620,18 @@ def launch_forward(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_bias, scale, out, lse,
 ):  # fmt: skip
     """Fills in out and LSE."""
+    in_bias = runtime.pair_rows(in_bias)
     ranked = padding.rank(cache, entries, q, k, v, block_m, behind=False)
     runtime.launch(
-        cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_bias, ranked),
+        cache, forward, (block_m, block_n), (q, k, v, in_bias, out, lse, entries, float(scale), ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-            in_bias_stride_batch=runtime.stride(in_bias, 0), in_bias_stride_head=runtime.stride(in_bias, 1),
-            in_bias_stride_query=runtime.stride(in_bias, 2), in_bias_stride_key=runtime.stride(in_bias, 3),
-            D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages, balance="tiles", ranked=ranked is not None,
+            v_desc=runtime.tile_source(v, block_n), in_bias_desc=runtime.pair_source(in_bias, 64, block_n),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], in_bias_batches=in_bias.shape[0],
+            in_bias_heads=in_bias.shape[1], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+            BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="tiles",
+            ranked=ranked is not None,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f2f78369d0be7b0
-#   text hash     9e36a9c365b1dce6
+#   content hash  6e57a6b7c1acbecb
+#   text hash     b9ce3e494f357c27
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 
@@ -194,10 +194,16 @@ def load_vector(ptr, row, stride, count):
 def load_pairs(ptr, down, down_stride, down_count, across, across_stride, across_count):
     """Load the elements at all pairs of indices (down, across); 0 from down_count and across_count on.
 
-    Their strides are down_stride and across_stride.
+    Their strides are down_stride and across_stride. A count is None if no index reaches it.
     """
     places = down.to(tl.int64)[:, None] * down_stride + across.to(tl.int64)[None, :] * across_stride
-    return tl.load(ptr + places, mask=(down < down_count)[:, None] & (across < across_count)[None, :], other=0)
+    if across_count is None:
+        inside = (down < down_count)[:, None]
+    elif down_count is None:
+        inside = (across < across_count)[None, :]
+    else:
+        inside = (down < down_count)[:, None] & (across < across_count)[None, :]
+    return tl.load(ptr + places, mask=inside, other=0)
 
 
 @triton.jit
@@ -258,9 +264,9 @@ def attend(
     k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_M, BLOCK_N]
-    in_bias_qk = load_pairs(in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len).to(
-        tl.float32
-    )
+    in_bias_qk = load_pairs(
+        in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len if mixed else None
+    ).to(tl.float32)
     score = score + in_bias_qk  # bias
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
@@ -351,9 +357,9 @@ def accumulate_dkdv(
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # [BLOCK_N, BLOCK_M]
-    in_bias_qk = load_pairs(in_bias_base, k_pos, in_bias_stride_key, k_len, row, in_bias_stride_query, q_len).to(
-        tl.float32
-    )
+    in_bias_qk = load_pairs(
+        in_bias_base, k_pos, in_bias_stride_key, k_len if mixed else None, row, in_bias_stride_query, q_len
+    ).to(tl.float32)
     # bias
     score = score + in_bias_qk
     # [BLOCK_M]
@@ -412,6 +418,8 @@ def backward_dkv(
         )
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
         terms = (scale, k_pos, k_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
+        # a short last tile needs the mask
+        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(full_last, last):
             q_start = i * BLOCK_M
             dk, dv = accumulate_dkdv(
@@ -448,9 +456,9 @@ def accumulate_dq(
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # [BLOCK_M, BLOCK_N]
-    in_bias_qk = load_pairs(in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len).to(
-        tl.float32
-    )
+    in_bias_qk = load_pairs(
+        in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len if mixed else None
+    ).to(tl.float32)
     # bias
     score = score + in_bias_qk
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
@@ -539,6 +547,15 @@ def backward_in_bias(
     own_b, own_h = tl.program_id(0) // own_heads, tl.program_id(0) % own_heads
     batches, heads = all_batches // own_batches, Hq // own_heads
     # [BLOCK_M, BLOCK_N]
+    in_bias_qk = load_pairs(
+        in_bias_ptr + tl.cast(own_b, tl.int64) * in_bias_stride_batch + tl.cast(own_h, tl.int64) * in_bias_stride_head,
+        own_q_start + tl.arange(0, BLOCK_M),
+        in_bias_stride_query,
+        q_total,
+        own_k_start + tl.arange(0, BLOCK_N),
+        in_bias_stride_key,
+        k_total,
+    ).to(tl.float32)
     in_bias_qk_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for i in tl.range(0, batches * heads):
         b, h = own_b * batches + i // heads, own_h * heads + i % heads
@@ -556,22 +573,11 @@ def backward_in_bias(
             else (q_start < q_len) & (q_start + BLOCK_M > 0) & (k_start < k_len) & (k_start + BLOCK_N > 0)
         )
         if meets:
-            in_bias_base = (
-                in_bias_ptr
-                + tl.cast(b, tl.int64) * in_bias_stride_batch
-                + tl.cast(h, tl.int64) * in_bias_stride_head
-                + tl.cast(q_offset, tl.int64) * in_bias_stride_query
-                + tl.cast(k_offset, tl.int64) * in_bias_stride_key
-            )
             # [BLOCK_M, BLOCK_D]
             q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
             # [BLOCK_N, BLOCK_D]
             k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
             score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-            # [BLOCK_M, BLOCK_N]
-            in_bias_qk = load_pairs(
-                in_bias_base, row, in_bias_stride_query, q_len, k_pos, in_bias_stride_key, k_len
-            ).to(tl.float32)
             # bias
             score = score + in_bias_qk
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset

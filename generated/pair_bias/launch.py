@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  80928e117c7b894f
-#   text hash     d80e7e1561b82334
+#   content hash  1f5721eec3ebe254
+#   text hash     2821f24f64aa34f1
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -89,44 +89,52 @@ def _differentiate(
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse)
+    # where each score has a value of its own, kernels for Hopper GPUs store its gradient as they go
+    stored = gradients if wanted[3] and runtime.is_of_scores(in_bias, q, k) else None
+    # on Hopper GPUs
+    at_once = in_bias.element_size() == 2 and runtime.differentiated(
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_bias, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv, stored,
+    )  # fmt: skip
+    if not at_once:
+        dq = dq if wanted[0] else runtime.empty_like(q)
 
-    dq = dq if wanted[0] else runtime.empty_like(q)
-
-    def launch(block_m, block_n, warps, stages):
-        runtime.launch(
-            cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_bias),
-            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
-            from_shapes=lambda: dict(
-                _common(q, k, v, entries, in_bias, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
-            ),
-        )  # fmt: skip
-
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
-
-    if wanted[1] or wanted[2]:
-        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
-
-        def launch(block_m, block_n, warps, stages, makes=None):
+        def launch(block_m, block_n, warps, stages):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n, makes),
-                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_bias),
-                grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                cache, kernels.backward_dq, (block_m, block_n),
+                (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_bias),
+                grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_bias, block_m, block_n),
+                    out_desc=runtime.tile_source(out, block_m, entries),
                     dout_desc=runtime.tile_source(dout, block_m, entries),
-                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
-                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
-    if wanted[3]:
+        if wanted[1] or wanted[2]:
+            dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
+
+            def launch(block_m, block_n, warps, stages, makes=None):
+                runtime.launch(
+                    cache, kernels.backward_dkv, (block_m, block_n, makes),
+                    (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_bias),
+                    grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                    from_shapes=lambda: dict(
+                        _common(q, k, v, entries, in_bias, block_m, block_n),
+                        dout_desc=runtime.tile_source(dout, block_m, entries),
+                        lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                        delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                        TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps,
+                        num_stages=stages,
+                    ),
+                )  # fmt: skip
+
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
+
+    if wanted[3] and not gradients[3].numel():
         in_bias_qk_sum = lse.new_empty(in_bias.shape[0], in_bias.shape[1], q.shape[1], k.shape[1])
 
         def launch(block_m, block_n, warps, stages):
@@ -143,7 +151,7 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_in_bias", launch, q, v)
-    if wanted[3]:
+    if wanted[3] and not gradients[3].numel():
         total = in_bias_qk_sum
         gradients[3] = total.sum_to_size(in_bias.shape).to(in_bias.dtype)
     return tuple(gradients)

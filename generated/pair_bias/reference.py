@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  088af5920c449643
-#   text hash     682978f36c1b8a38
+#   content hash  a7a8b58bf99b9a29
+#   text hash     01eb1e81c3061016
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

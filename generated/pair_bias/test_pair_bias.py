@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5373e7bb0ce89946
-#   text hash     579c27c047cb214e
+#   content hash  88005d8e6e3bb3bd
+#   text hash     b6c3b2ad4685d01f
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7e489b733833ca8a
-#   text hash     0bd571972d016249
+#   content hash  f42e54f40a333e1f
+#   text hash     cfa8c16a521da04a
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 
@@ -95,15 +95,18 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
-# see; a worker of four warps for each 64 queries
+# see; a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 64, 8, 3)},
-        128: {0: (128, 64, 8, 3)},
-        256: {0: (128, 64, 8, 2)},
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (128, 64, 8, 2)},
+    },
+    "backward": {
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
     },
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (0,), 128: (0,)}}

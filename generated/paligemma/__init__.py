@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cb73df16c03ec810
-#   text hash     8d3c781738d36cd5
+#   content hash  abef7cea50c95c11
+#   text hash     35e726ad94ce04a6
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

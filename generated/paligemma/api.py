@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a87df033654c1197
-#   text hash     1e3fb93b57746f98
+#   content hash  7199f9332c9a8911
+#   text hash     c90f74abe888a156
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

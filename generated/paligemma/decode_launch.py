@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8fee6755382ba4ba
-#   text hash     ce35ea81d0e0c43a
+#   content hash  8f75e4389189024e
+#   text hash     e5bbd2fa1e8891b0
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d89ed179fcec5b58
-#   text hash     28c252ac7dd70a2a
+#   content hash  21218e5609bb430f
+#   text hash     98c65b5ff00cf69f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7d701bcd2e1c27e
-#   text hash     f09034c889cc30a7
+#   content hash  2f1192faad45bd42
+#   text hash     5e2c1c96f2a1f2ce
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

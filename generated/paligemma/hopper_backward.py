@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ffbd2e71a21bbd26
-#   text hash     48f31f865804b1b8
+#   content hash  840bf65498187458
+#   text hash     79fa9af007fa2581
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2194168d9757b489
-#   text hash     289c8037c9702ea0
+#   content hash  badd3846e5c731b8
+#   text hash     78f991a580838e00
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

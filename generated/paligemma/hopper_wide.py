@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33b84eb5ace6c7a2
-#   text hash     1829b011e183d1ab
+#   content hash  64127bda5e6e2a12
+#   text hash     0cb7f2811c897f73
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fae750f7bb56c240
-#   text hash     bd803ad468432e02
+#   content hash  1ae0253f4597935f
+#   text hash     675830fca40301c5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

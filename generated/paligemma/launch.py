@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7eecd23567145421
-#   text hash     18ea58980ee77b6c
+#   content hash  ad71891c45c8ed1a
+#   text hash     320db63cf0fcc0e0
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,9 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_prefix_len)
+    cache = runtime.LaunchCache.of(
+        "attend", q, k, v, entries, cos, sin, positions, in_prefix_len, padded=entries is not None
+    )
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  22677e01ea8dcaa5
-#   text hash     d9eb19466da93e81
+#   content hash  6bf3bcccfe33e78e
+#   text hash     8810fa20989e633e
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  300d427749483e8b
-#   text hash     065382f995eabfec
+#   content hash  0b8a25f5d836899c
+#   text hash     55e4f6210a0492a4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

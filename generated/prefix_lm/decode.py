@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9b1efbd6afae0174
-#   text hash     bd0785ca031e4ff2
+#   content hash  8b8902413364afe5
+#   text hash     db4fcdde4770a199
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

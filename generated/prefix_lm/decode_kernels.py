@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1b3db1747c87c991
-#   text hash     0147769c83a479a5
+#   content hash  159959653ea9b885
+#   text hash     0a860dddeccf26b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

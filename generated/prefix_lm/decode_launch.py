@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dbc3803dfd4958f2
-#   text hash     ab43d1413dd654aa
+#   content hash  48b2ffaeac41a0fb
+#   text hash     de7029127a1d58bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  72a29f5cee8ff215
-#   text hash     954f110e104a5622
+#   content hash  3385063a4a9a9b57
+#   text hash     de7d8bc5b707bc00
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6a61c894079e312f
-#   text hash     e61f410b5cd77ebc
+#   content hash  ce3a4d9637c0dbd3
+#   text hash     f4794ee9139d25b5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

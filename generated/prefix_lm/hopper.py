@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9d31a6b1cb9ef49e
-#   text hash     39ec2e8e72a0f8bf
+#   content hash  ca9d2c005562e739
+#   text hash     8f5dca00b314b508
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

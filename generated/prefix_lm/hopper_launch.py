@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c5297d4fd3e417ad
-#   text hash     af6631c38647790c
+#   content hash  684d00e439dfd003
+#   text hash     fa3411ddbb1cb536
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

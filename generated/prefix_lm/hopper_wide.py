@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4b7c04148ab323a8
-#   text hash     e602ee3aa5dbd050
+#   content hash  b242673df2a8efdf
+#   text hash     05c53da816a7575c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

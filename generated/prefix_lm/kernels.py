@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8518e9981aa064cd
-#   text hash     07af828b758f0570
+#   content hash  04b65912e2beff16
+#   text hash     9603629e8d1e1e7d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  18484060e2f00eb2
-#   text hash     165c8d0ffa207a38
+#   content hash  ac5d9e8f27d27607
+#   text hash     dbea7c3b22f1c343
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a9b178f8f8a30956
-#   text hash     741d3b58ce8b6b97
+#   content hash  036fcec18df0d663
+#   text hash     5736d9151ded54ca
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

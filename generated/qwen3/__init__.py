@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  60e55f54620053ad
-#   text hash     60e24e59605291e2
+#   content hash  253e28287dd592e6
+#   text hash     2e558c70c192d1e8
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5e26622c4347298c
-#   text hash     35ba3f540c5c19a3
+#   content hash  bdc47097e5b04baf
+#   text hash     4d151f48f342d3ce
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  41b60fa4582d7d40
-#   text hash     a9e04dfaa00ea479
+#   content hash  b861cd875def5b3a
+#   text hash     162d1b084e5df98c
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  42a83bea7540f932
-#   text hash     aeda4e06d84f7fc2
+#   content hash  77bb372986d7e6ee
+#   text hash     16966dc121d2101f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

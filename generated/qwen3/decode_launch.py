@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce7242c4a68790c0
-#   text hash     5da39a95091a40fe
+#   content hash  72cccebe71755799
+#   text hash     8ce406c59b6dfd47
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81854568e1270e4d
-#   text hash     1e174c1cde4b3e62
+#   content hash  2bcfdd44d633b5e9
+#   text hash     b4e30a511ec24b81
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

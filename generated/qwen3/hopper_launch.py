@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  02d3f300bb115787
-#   text hash     a8559e9e46dc3c4d
+#   content hash  14c237f3e9ca87ef
+#   text hash     681c46e309c50c4c
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73e8a9544c49c240
-#   text hash     2ef7e5988e13f6a0
+#   content hash  7d6f84ac73758f01
+#   text hash     f26a31d345a4d2ab
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c60d95a5b0066e41
-#   text hash     5982b24eacada746
+#   content hash  450ef36160926ac6
+#   text hash     6074ecd383aed0c4
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f4efb03cf48d4877
-#   text hash     6f19a51416168f58
+#   content hash  682f6601a9a7f639
+#   text hash     ea895cad801b9749
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

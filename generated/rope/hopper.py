@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9c64c662c8c63d6e
-#   text hash     ffe1435ce9eb4c34
+#   content hash  d1e63be6d1e97cb4
+#   text hash     8aa24c417eae78a7
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d6aed0b88c4584b
-#   text hash     c044c5f7c03978c3
+#   content hash  6d13b94252592efa
+#   text hash     e7d2aa670a8f2977
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

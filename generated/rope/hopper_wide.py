@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dfaf773b1fea8617
-#   text hash     ac00149facf88222
+#   content hash  ad0aef348a187c92
+#   text hash     21fea0b085cbabad
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  945a4794e6b4720d
-#   text hash     cf5dbf38c1216fb2
+#   content hash  dd7b97a0e4f56882
+#   text hash     688e0b3f7192f957
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ecd8397cf3c01f8e
-#   text hash     f6eb4b79822e5cf2
+#   content hash  a5313839bad1a05f
+#   text hash     394ce3ab69bf0dc3
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e794aa6a0ff3fbc6
-#   text hash     79441d2771075f79
+#   content hash  4abfe0bf20bf2151
+#   text hash     ce0057aa75cae43f
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

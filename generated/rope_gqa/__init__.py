@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5fa05ad0abb74b3d
-#   text hash     3a89bd09b684d07d
+#   content hash  aef9601a1d115d59
+#   text hash     d4da13e5a8548f4c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

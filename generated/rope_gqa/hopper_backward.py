@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c89e417a8c248dfd
-#   text hash     3c8e9d7e0afce68d
+#   content hash  dfbfb3df27da9378
+#   text hash     4b6d6b74de0f906e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e05a1965b24d6590
-#   text hash     7959433a82077aeb
+#   content hash  f75ba80bebc160be
+#   text hash     86b39f4e13213dd0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

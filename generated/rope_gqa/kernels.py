@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2ff6cc7c50cfa1f4
-#   text hash     069d016c61369f2a
+#   content hash  44dff28aafb76985
+#   text hash     cd3346e7e18cc214
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

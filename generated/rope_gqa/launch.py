@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f3fdc6eaa382ef29
-#   text hash     73665f8fe357499b
+#   content hash  367fea0f24a1026a
+#   text hash     23aed4d3e3d68558
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, padded=entries is not None)
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  35536df9f15035ea
-#   text hash     feb05cec2771ed29
+#   content hash  5364ccb24ca0b7ea
+#   text hash     367fd368a9321049
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

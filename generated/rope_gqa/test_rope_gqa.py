@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e46dee8acf6afb13
-#   text hash     93b5bfc6c1eead65
+#   content hash  e284d7bc873414ed
+#   text hash     911f4da09b62869d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

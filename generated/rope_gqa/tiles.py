@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  38c4d9c2551af95e
-#   text hash     f9b0f9f08499732e
+#   content hash  b914970f48d09bfc
+#   text hash     82d6b752648489d9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

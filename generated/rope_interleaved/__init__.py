@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4a73b5f20d3557ef
-#   text hash     c98c1442853a8744
+#   content hash  433fa0008e9c3b8c
+#   text hash     a8c34f6648c95fab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a60c81dad96205b5
-#   text hash     09a74b5a4695ffc9
+#   content hash  91323274be128916
+#   text hash     ae3e36cf30dc56b0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fc36352287531e45
-#   text hash     0fd3261822d72071
+#   content hash  2b791a6d4551b9dc
+#   text hash     9d61289a792d46bc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

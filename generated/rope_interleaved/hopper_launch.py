@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d899bc338a8e4e44
-#   text hash     72ee5e618168553a
+#   content hash  24d6e655cfe30f34
+#   text hash     3629ff879e838ebf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6fb412020fb8b181
-#   text hash     bb9f35d82deb629e
+#   content hash  27bea0a079404987
+#   text hash     2f27178f8185c69a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

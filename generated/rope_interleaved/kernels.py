@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ac82d71a703d587b
-#   text hash     82296199c41cf4fd
+#   content hash  7460b386f1cb28ed
+#   text hash     4ddc65fbf1514248
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fbc118c2c64e7fd7
-#   text hash     3dfca5c35c1b9a4d
+#   content hash  15aa938a18192fd3
+#   text hash     b65f2ae56198246f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a4ac8c1b5482ef55
-#   text hash     4035fb93a9c89ee5
+#   content hash  c3bd92f4f61bacb0
+#   text hash     cd35ba7fde941a18
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5acd3e75ed565ba0
-#   text hash     0551b1435cd97d69
+#   content hash  37a6daf4b65bb5b2
+#   text hash     72aa3fa0e6faea67
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8267bb3b2ec88554
-#   text hash     8b28514848f60c26
+#   content hash  727d7b3ee6e44e01
+#   text hash     c06d03957639ea64
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

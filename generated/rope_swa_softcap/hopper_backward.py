@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de78358622122cc7
-#   text hash     7ffa127f8f3c17cf
+#   content hash  4f0cc7f47d902ec5
+#   text hash     72456b2fc54709e5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

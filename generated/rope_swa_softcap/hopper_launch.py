@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  34c1a5d272e72e92
-#   text hash     33ac4ceedb7b8fd7
+#   content hash  a49aad02278efffe
+#   text hash     8094083e5ce10f3c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

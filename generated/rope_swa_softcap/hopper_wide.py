@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4eb8f6ddbb43427a
-#   text hash     c5914fd21512a396
+#   content hash  0c76a74af8680cc2
+#   text hash     486bda8a36dda1ca
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

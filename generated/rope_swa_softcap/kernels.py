@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4143a8554231d3df
-#   text hash     48433ef8c7115dbe
+#   content hash  ca457275ba1d9e23
+#   text hash     6e7abe000af685e9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

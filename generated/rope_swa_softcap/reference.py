@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  37468d7ebfff5fe7
-#   text hash     ab6ce5110e9becbe
+#   content hash  88308cc1a96251f5
+#   text hash     8df9b0f5e3fa95ee
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

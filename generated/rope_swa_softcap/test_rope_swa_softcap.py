@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b029903077047344
-#   text hash     5b41e6602509f790
+#   content hash  d41b52ee6f9d6cc4
+#   text hash     0e28c5626871b484
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

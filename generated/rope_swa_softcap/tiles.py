@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  28f885afb81f267f
-#   text hash     2a611a55cfa7450f
+#   content hash  4d7b270666a18af2
+#   text hash     27153ffbe4cae945
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,3 +94,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

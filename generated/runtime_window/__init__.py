@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c86eae66e0a682e
-#   text hash     42249f9fda3a0973
+#   content hash  f0b80ce3ae7e41e9
+#   text hash     40082e21e523b830
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

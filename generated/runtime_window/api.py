@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2c9d464ba541321e
-#   text hash     33480c81d3c083e6
+#   content hash  d8222bea33186b75
+#   text hash     59d4241d1e5c33ae
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  33b94fb925746785
-#   text hash     5a969bbd6109bfe4
+#   content hash  5a4bdd0268611666
+#   text hash     122a14fc5d84f4e9
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

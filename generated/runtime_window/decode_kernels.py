@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5ff3e611ee2fed2
-#   text hash     eacbe509ed5f6bce
+#   content hash  9cb199d50bee94de
+#   text hash     86c58af4b039a56c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

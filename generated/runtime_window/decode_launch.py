@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ebbb8a4a0cc576b
-#   text hash     e70ce8c24ea571de
+#   content hash  fa785a5f70923122
+#   text hash     204225b641ef95ca
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

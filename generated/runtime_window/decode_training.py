@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0f1380d3e9a4ba73
-#   text hash     8571e2a845f15c1d
+#   content hash  f91a5ae70c9677cc
+#   text hash     64d12b662bcc39dc
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

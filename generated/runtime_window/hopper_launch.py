@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  80ca11352de18bd9
-#   text hash     a6d958bb921f6eb4
+#   content hash  af7d42d7c119dc3c
+#   text hash     c91f07333323538e
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  65930fa86e889907
-#   text hash     f85b56310676c27e
+#   content hash  d8f630ef29e10409
+#   text hash     6f7ca547b4a48432
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

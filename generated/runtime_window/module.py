@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  87f23db368fde4d0
-#   text hash     c5c82eef9f16d255
+#   content hash  31b7990fa03bbdad
+#   text hash     deb5d01976bbc10a
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ee4b031ca76bb5b
-#   text hash     837bf21cf7b8648c
+#   content hash  79fe5b5a45fa84c8
+#   text hash     c1386edf0c0e4244
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

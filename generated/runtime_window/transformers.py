@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d8f53104306036d9
-#   text hash     2a55ec4fa13ed53f
+#   content hash  e562da663e3d49b9
+#   text hash     41761c78b0a4f213
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e9efe0c0c2a3ee4a
-#   text hash     539ba0d6ad0081e4
+#   content hash  7907a16c053b4eee
+#   text hash     a4b174a7787a53aa
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

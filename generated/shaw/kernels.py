@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e99120c7a0ddf669
-#   text hash     b3983b2f8dc043bf
+#   content hash  142742ad8630c70f
+#   text hash     09e74120140bb013
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d40a33d647e275f5
-#   text hash     814bf428c5c615cd
+#   content hash  1c8c084bf6de7313
+#   text hash     ea0a839b37c626e3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

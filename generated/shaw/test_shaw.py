@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  53e14856b62ceac2
-#   text hash     7c62a95b5c92d1e2
+#   content hash  87b411bd900388ac
+#   text hash     0090dd891eeb5f86
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e1f08b35438022b1
-#   text hash     94ec2b66c9de8e07
+#   content hash  a1d48efc509a3f15
+#   text hash     b5db181c9e5a0431
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 
@@ -89,3 +89,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

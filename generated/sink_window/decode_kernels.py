@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b2c660062ad5adf5
-#   text hash     9d865b65ded0252c
+#   content hash  e1d7dbbdc0b3137d
+#   text hash     e8155e3ee1a61042
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

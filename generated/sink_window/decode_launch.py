@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9d7b2cffcea00f5f
-#   text hash     8234ab1969124b6d
+#   content hash  5b005cf4a84fbab4
+#   text hash     2da239b7745988c8
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  25bd9f5277bedd69
-#   text hash     0715f506c8e06b8b
+#   content hash  a41734c6648602db
+#   text hash     51e0b5559ba0ccf6
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3c7be8ff31c7fa98
-#   text hash     3430d39ab22ab7b3
+#   content hash  ee1347eddcb343ea
+#   text hash     4a1e0b51925e8a46
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6d52b37fee02384f
-#   text hash     088ac2d02a90f6a9
+#   content hash  c9ae635eb41dbd40
+#   text hash     b4619d1994a2a32d
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9a8a67c6e8f8a1e3
-#   text hash     cc4a892cee03c129
+#   content hash  c3cb3dc0af0e3876
+#   text hash     c27eabb74969eba9
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

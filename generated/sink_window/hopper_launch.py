@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  25f95379f2c355a6
-#   text hash     0dbb2d811f2e5737
+#   content hash  1f2e44aa45f2a036
+#   text hash     9e0b862ce8f991e2
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  beace98488f99ed7
-#   text hash     11766490b2ede7c4
+#   content hash  5d83f37986eac419
+#   text hash     977fc4e2e709b4ec
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,7 +34,9 @@ def _attend(
         lse.copy_(_log2_units(sinks)[:, None])
         lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
         return out.zero_(), lse
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, sinks, reach=max(0, in_window - 1))
+    cache = runtime.LaunchCache.of(
+        "attend", q, k, v, entries, sinks, reach=max(0, in_window - 1), padded=entries is not None
+    )
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

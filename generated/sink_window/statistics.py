@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f4e537bc2e264a6
-#   text hash     a23c9ec6cac5f9b4
+#   content hash  2d272dd153ae69d6
+#   text hash     1e7b81d05546e7db
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

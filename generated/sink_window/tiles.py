@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  33664a7d5c5d0b06
-#   text hash     e97c2152193a0cf5
+#   content hash  9b4159f3611bbe01
+#   text hash     f5cc4437fc2bb9e1
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -115,3 +115,6 @@ HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward":
 
 # how many keys before its own position a query must be able to see for that, by columns of a tile
 HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

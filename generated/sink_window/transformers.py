@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8003ce091c566580
-#   text hash     47a000a29be55c22
+#   content hash  46f3f1f9dc8dfb1b
+#   text hash     e7c6b91ce3cd721e
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

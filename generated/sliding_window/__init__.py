@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  441d9906fce6f175
-#   text hash     e5d5ffe49e56145e
+#   content hash  30a4a0e5a3041c3c
+#   text hash     f3d7dc06a2511e2e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  744e2dafd5e38b40
-#   text hash     c6cafbe849d5fdf7
+#   content hash  3dbcab50d353111e
+#   text hash     61708976afe0c0e6
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

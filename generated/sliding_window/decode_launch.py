@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77fdeb82b9af8a78
-#   text hash     6e65a005bf84dbe3
+#   content hash  7733fb08584d8aa9
+#   text hash     2472378bc104c762
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8d57d1289e98488
-#   text hash     632e76c0b72e08a0
+#   content hash  6143143a9bf247ce
+#   text hash     af42cb6fcc6ceb37
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

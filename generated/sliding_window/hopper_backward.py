@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5da0803221dd678e
-#   text hash     4c3b50b4aa8f67bc
+#   content hash  031c8b3ca3f0f7a7
+#   text hash     68950efa4d42cd79
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa22535285f1ef06
-#   text hash     f89e9dca3ca1acaa
+#   content hash  62062815a1f0275e
+#   text hash     0fac5427a8e94f42
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e1c8f3ed6410064
-#   text hash     19ca8b2edd7c50c1
+#   content hash  3302e3ccd477394b
+#   text hash     40fd1a526faf4277
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5bcbff44de0bc12d
-#   text hash     c6097c6bf3fab071
+#   content hash  da24717c5ece72a5
+#   text hash     c10f73eb5fecbd44
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

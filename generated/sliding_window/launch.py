@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c25ca6b7e8169604
-#   text hash     5c462805330421ae
+#   content hash  3c9a66ea93a706ce
+#   text hash     0dffe6a23f2dbe66
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=1023)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=1023, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

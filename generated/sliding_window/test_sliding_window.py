@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fcdcad3b66fdbe63
-#   text hash     fab0d135bd9d1cd8
+#   content hash  a30faebe88268f03
+#   text hash     ae5434b9e1912fee
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a8a9777984956dc9
-#   text hash     1dfda702aa9200a8
+#   content hash  aaea243f17736003
+#   text hash     a96fe6d912821368
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3d7bfe9909b1d93f
-#   text hash     ed14f5b1ef2b9f28
+#   content hash  3577c4f26b73ed0b
+#   text hash     bf47cea91e214ef8
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  97ad78c9f18d47c3
-#   text hash     26a955c23391d208
+#   content hash  e215cb2471ceb719
+#   text hash     32508e1ed6c111d9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3976df2fe96784bd
-#   text hash     156c98101a07d3aa
+#   content hash  91920688d82e9150
+#   text hash     98735eb00e795a05
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

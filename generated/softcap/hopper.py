@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b7ed88493614e88
-#   text hash     203fce287ecdb777
+#   content hash  ff351218e20ddc8b
+#   text hash     8e50ec23b70998ee
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

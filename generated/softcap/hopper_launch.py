@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  818418312f322cdf
-#   text hash     0dd9cc2ccbbd1fea
+#   content hash  53c2499670629177
+#   text hash     0a0f8715d7df4d68
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

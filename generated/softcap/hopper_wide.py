@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  514c2c32ddd52e41
-#   text hash     0151e8dd5b84648e
+#   content hash  36e8c935e35c2900
+#   text hash     ec277327e6f4eea8
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

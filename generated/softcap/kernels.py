@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d4bbd7280ef0e88
-#   text hash     8fd62a20e79fc623
+#   content hash  9f082183a0f1ec63
+#   text hash     6b3cac169adeb28e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

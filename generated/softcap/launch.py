@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac7f5c53d041886c
-#   text hash     8ff0b74a9ca19fdc
+#   content hash  143c24369d95b173
+#   text hash     36d2660429e5a880
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -30,7 +30,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

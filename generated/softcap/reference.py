@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8262c44cbad4d1b
-#   text hash     00eec051f2b0d8e4
+#   content hash  375f983716c6c130
+#   text hash     52fb32a5630a01ca
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

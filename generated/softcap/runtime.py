@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  cdaddc562db45a24
-#   text hash     82bf3c380b905d2f
+#   content hash  048e948b9e65796b
+#   text hash     bda37ca0776dbf3a
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -209,8 +209,9 @@ class LaunchCache:
 
     known = collections.OrderedDict()
 
-    def __init__(self, reach, portable=False):
+    def __init__(self, reach, portable=False, padded=False):
         self.reach = reach  # how many keys before its own position a query may see
+        self.padded = padded  # whether its calls leave rows out
         self.portable = portable  # whether its calls take no kernels for Hopper GPUs
         self.unreadable = None  # indices of tensors from which tiles cannot be read
         self.tiles = {}  # of portable kernels, by kernel
@@ -218,7 +219,7 @@ class LaunchCache:
         self.launches = {}  # by kernel and tile
 
     @classmethod
-    def of(cls, name, *given, reach=2**28):
+    def of(cls, name, *given, reach=2**28, padded=False):
         """The cache for a function's arguments: the key is all that launches depend on; numbers count by value."""
         told = [
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
@@ -227,7 +228,7 @@ class LaunchCache:
         key = (name, given[0].device, precision(given[0]), reach, only_portable.get(), *told)
         cache = cls.known.get(key)
         if cache is None:
-            cache = cls(reach, only_portable.get())
+            cache = cls(reach, only_portable.get(), padded)
             keep(cls.known, key, cache)
         return cache
 
@@ -426,7 +427,7 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs if there is one; returns whether it did."""
     best = cache.hopper_tiles.get(name)
     if best is None:
-        best = () if INTERPRETED or cache.portable else on_hopper(tables, name, q, v, keys, cache.reach)
+        best = () if INTERPRETED or cache.portable else on_hopper(tables, name, q, v, keys, cache)
         return launch_first(cache, tables.__package__, name, launch, best)
     if best:
         launch(*best)
@@ -555,10 +556,10 @@ def target():
     return wanted
 
 
-def on_hopper(tables, name, q, v, keys, reach):
+def on_hopper(tables, name, q, v, keys, cache):
     """The tile and the module of a pass's kernels for Hopper GPUs, or () if they do not run or are slower.
 
-    `keys` is the number of keys of the longest sequence, `reach` how many keys before its own position a query may see.
+    `keys` is the number of keys of the longest sequence.
     """
     wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
     widths = padded_width(q), padded_width(v)
@@ -568,13 +569,18 @@ def on_hopper(tables, name, q, v, keys, reach):
     room = widths[0] == widths[1] or narrow
     if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
         return ()
-    limits, least = tables.HOPPER_IS_FASTER[name], getattr(tables, "HOPPER_REACH", {}).get(name, {}).get(widths[0], 0)
-    faster = bisect.bisect(limits.get(widths, limits.get(widths[0], ())), keys) % 2 and reach >= least
-    if wanted != "hopper" and not faster:
+
+    def least(table):
+        return getattr(tables, table, {}).get(name, {}).get(widths[0], 0)
+
+    faster = tables.HOPPER_IS_FASTER[name]
+    faster = bisect.bisect(faster.get(widths, faster.get(widths[0], ())), keys) % 2
+    many = cache.reach >= least("HOPPER_REACH") and not (cache.padded and keys < least("HOPPER_PADDED"))
+    if wanted != "hopper" and not (faster and many):
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
-    by_length, seen = tiles[widths[0]], min(keys, reach + 1)
-    return (*by_length[max(least for least in by_length if least <= seen)], kernels) if kernels else ()
+    by_length, seen = tiles[widths[0]], min(keys, cache.reach + 1)
+    return (*by_length[max(keys for keys in by_length if keys <= seen)], kernels) if kernels else ()
 
 
 # modules whose functions are called with a tile: a kernel, or a launcher of several
@@ -679,11 +685,11 @@ def in_gluon(kernel, grid, told):
 
 
 def in_layout(x, block):
-    """Gluon's descriptor for tiles of 16-bit values, from a portable one: it includes their layout in shared memory."""
+    """Gluon's descriptor for tiles, from a portable one: it includes their layout in shared memory."""
     from triton.experimental.gluon import language
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
-    element = language.bfloat16 if x.base.dtype == torch.bfloat16 else language.float16
+    element = getattr(language, str(x.base.dtype).removeprefix("torch."))
     layout = language.NVMMASharedLayout.get_default_for(block, element)
     return GluonDescriptor(x.base, x.shape, x.strides, block, layout)
 
@@ -714,6 +720,37 @@ def capability(device):
 def multiprocessors(device):
     """The number of multiprocessors of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def pair_rows(x):
+    """A tensor with values for pairs as one with four axes from which tiles can be read, a copy if necessary.
+
+    Along axes of batch entries and heads whose entries are all the same, one is left.
+    """
+    for axis, step in enumerate(x.stride()[:-2]):
+        x = x if step else x.narrow(axis, 0, 1)
+    x = x[(None,) * (4 - x.dim())]
+    return x if is_readable(x) else empty_rows(x).copy_(x)
+
+
+def pair_source(x, rows, columns):
+    """Gluon's descriptor for [rows, columns] tiles of such a tensor."""
+    if x is None:
+        return None
+    # the stride of an axis of size 1 is meaningless, but must be a multiple of 16 bytes
+    *strides, _ = (s if n > 1 else 16 for n, s in zip(x.shape, x.stride()))
+    block = [*(1 for _ in strides[1:]), rows, columns]
+    return in_layout(TensorDescriptor(x, [*x.shape], [*strides, 1], block), block)
+
+
+def is_of_scores(x, q, k):
+    """Whether such a tensor has a value for each score, of q's type."""
+    return x.dtype == q.dtype and x.shape == (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+
+
+def room_for_pairs(x, whole):
+    """Room for tiles of the gradient of such a tensor: zeros unless kernels write the `whole` of it."""
+    return empty_rows(x) if whole else empty_rows(x).zero_()
 
 
 def in_turns(grid, told):

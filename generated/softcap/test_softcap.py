@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9cbe1b891bb9800a
-#   text hash     9ca1cd0ce31b1e73
+#   content hash  f24adc316f2ed87d
+#   text hash     071ae566128b937d
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db0807240f69ee4f
-#   text hash     fb85c79902163e27
+#   content hash  5c0f3ac3a18f54df
+#   text hash     a8cb070f43bcceaa
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (768,), 128: (256,), 256: (640,)},
     "backward": {64: (768,), 128: (512,), 256: (512,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ba0d2f9df32083af
-#   text hash     339f0407995c957e
+#   content hash  1070e45106041ee1
+#   text hash     c0eec5cc013bc53c
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

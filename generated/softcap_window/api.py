@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d38c38ace54e733
-#   text hash     cd5b5cb852c67b84
+#   content hash  3bd3ea38a2e30472
+#   text hash     1eecae1b78137124
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

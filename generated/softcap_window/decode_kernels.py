@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ccbcc99f55f3097
-#   text hash     502151dfb461ca19
+#   content hash  0e21d11107839d97
+#   text hash     53619b8e1dc3082f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

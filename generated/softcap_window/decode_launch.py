@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dcdf21f58473261b
-#   text hash     20e66423fb6e2aab
+#   content hash  214e9a551ae4e148
+#   text hash     c09945c845e0f9f6
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  10b9e22fd4451f14
-#   text hash     af3a7fbfbe4ca781
+#   content hash  a7c157d2b6909dbc
+#   text hash     2a5e7a520c7c62cd
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bff1927fdbd54e98
-#   text hash     42d1759cd72b1edd
+#   content hash  341d9febf87212d9
+#   text hash     2d89c3c188dcfbdc
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  524fcd84586ffa3f
-#   text hash     a3e8dc5f92c70f1a
+#   content hash  73bcc1532d88dd8b
+#   text hash     a672f1698a7858e5
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

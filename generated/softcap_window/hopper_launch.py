@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  40699a45cfe1eb01
-#   text hash     715bb8ec88d12e60
+#   content hash  dc2499650fdd56e8
+#   text hash     2944776a77b30c3b
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

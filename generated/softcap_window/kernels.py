@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  509888c844712803
-#   text hash     ea1f4d466633942f
+#   content hash  df9e3cc98e2a089f
+#   text hash     512d07377585b08c
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

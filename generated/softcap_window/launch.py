@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fcad63e48e9d5cc3
-#   text hash     898e5ac2b90f7fc4
+#   content hash  c762a6652a5a5dba
+#   text hash     249879018ad8563e
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -30,7 +30,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=max(0, in_window - 1))
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=max(0, in_window - 1), padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6561e18889457f96
-#   text hash     95c47ea99feee944
+#   content hash  ad71d9a9910b53a0
+#   text hash     f4cdea3debddb7c5
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

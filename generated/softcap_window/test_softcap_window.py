@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  37de8852acc545c5
-#   text hash     54fc4d0f56e84052
+#   content hash  f569d8da2bf90506
+#   text hash     a0aad54a8e7f7e35
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d994e2792afb302d
-#   text hash     c07ead93ac7e3a3b
+#   content hash  6b109e7a25c50dc8
+#   text hash     6632130c2c7ad17a
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f3ad2b6a5a16df68
-#   text hash     085bfd238ede28af
+#   content hash  0a8e349129b90b9e
+#   text hash     6354d4e60ec1986a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

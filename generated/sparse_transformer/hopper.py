@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c42e76aebeee5545
-#   text hash     0d8f094bdcfa00a4
+#   content hash  38e917658d254235
+#   text hash     164caf432c0ebfce
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  59c801e0d6ad5d0e
-#   text hash     07434228a4ace027
+#   content hash  ad91ec5d829f7a70
+#   text hash     88ba197b86fc17bd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0448d3af3eafa07b
-#   text hash     49a67513db2ed8b3
+#   content hash  e6ed25bc3fb69b3b
+#   text hash     7b28e824ce6119f0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f350ac91de642b60
-#   text hash     a4e645d7f2128988
+#   content hash  85a8a2fb76b83c8f
+#   text hash     ee5f73933b6e7c0d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,3 +94,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

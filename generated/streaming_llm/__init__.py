@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6fddaf62c59f458b
-#   text hash     f64a817ac90060aa
+#   content hash  b61a8c3fccb3757e
+#   text hash     853e4ef3cca4fecc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

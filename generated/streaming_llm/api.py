@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c52b3392fd85ffbe
-#   text hash     d85800b0d66ac406
+#   content hash  632936f578bb3d3d
+#   text hash     f90acd9a466a2259
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

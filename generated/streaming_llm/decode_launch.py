@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf9429b374c9e9f3
-#   text hash     9c3a488806946cd5
+#   content hash  48ea12c00d129b26
+#   text hash     52a5378033a3f200
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

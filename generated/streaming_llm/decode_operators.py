@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5254d56cfe71468d
-#   text hash     0447baa3131019c3
+#   content hash  8bdb5b04e3ad4232
+#   text hash     1ae6399fefcd1b96
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  84050902425d09e1
-#   text hash     6b9ac96744259c8a
+#   content hash  a09b76747bb9baaf
+#   text hash     682ec917f71407df
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

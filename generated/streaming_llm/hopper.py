@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bc6a8749302eb594
-#   text hash     88013b2679d81e2b
+#   content hash  d9362f80c01c50b0
+#   text hash     97fb6fbfafd014fa
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c64333a187a58a5d
-#   text hash     4f35a8e8faebc25f
+#   content hash  398af9160b5defd6
+#   text hash     e30bee775a39c3a3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

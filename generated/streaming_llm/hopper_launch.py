@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e32421b3285f7355
-#   text hash     ded1498af3f4bd4a
+#   content hash  32f96b5fa255cbf8
+#   text hash     826a2a1ea816c294
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

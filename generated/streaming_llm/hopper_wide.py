@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d036d927a5d00d4b
-#   text hash     b078a59c5195d4ef
+#   content hash  e148dcc8ef3f525d
+#   text hash     5d1c8b2e1a8a1d74
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

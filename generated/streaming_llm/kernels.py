@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1a6b55f006079c50
-#   text hash     dbe2eeec069ef984
+#   content hash  1ce6aa2a3345244e
+#   text hash     d3b1c2bc645f8fe5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d76cabe860af1518
-#   text hash     8f620a43978f3475
+#   content hash  1f604ffd292e04c0
+#   text hash     78c88501e681dc50
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4542539ba830d00c
-#   text hash     37e3fdb9aeb550e1
+#   content hash  59685dcbe9d1282e
+#   text hash     d115c6f668a59c10
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

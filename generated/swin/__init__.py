@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  180989aa8cffaee9
-#   text hash     0cbe8ef705bc2013
+#   content hash  fcf818761c7a8a90
+#   text hash     40c1c0472b239931
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

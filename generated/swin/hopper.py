@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d37b8720b1c2c24c
-#   text hash     d9121a0bbb7f1e3f
+#   content hash  569b563cf96ee636
+#   text hash     f61a17a58f21e8f4
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

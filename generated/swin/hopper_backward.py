@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3f4a500cdf260248
-#   text hash     745e72545d2e4737
+#   content hash  e86bbb1781cd6f6b
+#   text hash     1c67c4e8268d0981
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

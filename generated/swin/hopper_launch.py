@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2fba6a311a979c2
-#   text hash     b209db3e5dd544d5
+#   content hash  3db47696fe40de65
+#   text hash     17bc4fe715705f24
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

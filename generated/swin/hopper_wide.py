@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  84c154791e8ed079
-#   text hash     65cbd384566c024d
+#   content hash  c6ffdde37eef88ea
+#   text hash     b68cb36d8d3b0fa2
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

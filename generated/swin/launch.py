@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad37f7de8f5e0b06
-#   text hash     7444a15c59d76e38
+#   content hash  f7e9aad04eb4a01a
+#   text hash     a4f17fcec565794e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_offset_bias)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_offset_bias, padded=entries is not None)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

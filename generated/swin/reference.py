@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  273f28cb29c57c12
-#   text hash     dbb8604b69f07db1
+#   content hash  a93d3db3e01de2a7
+#   text hash     83fb72b0c271e41a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

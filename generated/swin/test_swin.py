@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2b0bf3ecec39ece1
-#   text hash     fce9cd20bf8db28d
+#   content hash  1cccd99fff38f9da
+#   text hash     703c2d0c0e66937f
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

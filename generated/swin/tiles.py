@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c2b81b88487687f2
-#   text hash     6e7259dd43856223
+#   content hash  2e35376110b218d2
+#   text hash     b4ec4de8c05c4d63
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 
@@ -111,4 +111,7 @@ TILES_HOPPER = {
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (0,), 128: (0,), 256: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (256,), 128: (128,), 256: (128,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  437f092652ad6fef
-#   text hash     dbdeeb40b5fac988
+#   content hash  77f5325dc85354c5
+#   text hash     3cd76cdd437ba5fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

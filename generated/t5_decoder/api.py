@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cad3d38885b7c97d
-#   text hash     69fa2590e19489d5
+#   content hash  a6f4078ff650972f
+#   text hash     2a5962d565cfedfd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

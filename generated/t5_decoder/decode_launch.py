@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85a7586cdf91e8cb
-#   text hash     f40b81fd7115582b
+#   content hash  96487b93195307cd
+#   text hash     d50da7eef3b22ecd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

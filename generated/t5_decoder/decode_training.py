@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66d244036a8273bf
-#   text hash     57fa7c8a1f19e742
+#   content hash  c9d2164e459e96c1
+#   text hash     cbbc82893b95364c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

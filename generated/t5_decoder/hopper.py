@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ce7a271b309ef249
-#   text hash     0ff6afe1c806c73c
+#   content hash  3143cb0362e46422
+#   text hash     974cf5d0736a08a1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9b1e3941f7d9fca8
-#   text hash     b30e15b8ae037679
+#   content hash  ef51467a1105eed5
+#   text hash     ec8ad075dc4c2c9e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

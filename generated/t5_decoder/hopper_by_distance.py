@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fb76ecc9560ba100
-#   text hash     0ed6f0701349f9d7
+#   content hash  3402f6911542be15
+#   text hash     06f640ff5c17eca4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

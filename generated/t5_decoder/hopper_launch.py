@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb9ff727546f7ca1
-#   text hash     ee36fd597544d5e1
+#   content hash  a84feabed15030de
+#   text hash     1759a46a442b1fb1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  07cc81bd53ad4931
-#   text hash     b05b6e60514b7e33
+#   content hash  b3aabe68e70c6f84
+#   text hash     281874c7218371ed
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

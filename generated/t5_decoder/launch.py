@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4dc94efef7f26567
-#   text hash     808671523befcd33
+#   content hash  25c0ddaa9b07b88a
+#   text hash     e0369cc73000ab60
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13796d9e7f3ac6d7
-#   text hash     cdc120fee13af8ac
+#   content hash  24d893b6999c903f
+#   text hash     ba50c9844d84dc64
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

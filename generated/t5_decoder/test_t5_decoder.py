@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  87f219676098bf9d
-#   text hash     89012608b71c30e1
+#   content hash  fab86b6d8aece88c
+#   text hash     42feffde3e87cc0f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

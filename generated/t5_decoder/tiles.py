@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  58d944d20cb7d3c1
-#   text hash     22b1b2202137140a
+#   content hash  32e9cc7b51596fcc
+#   text hash     e50c7624ccdedae7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aa978f9d4d6529e7
-#   text hash     d09c78323dd2d44b
+#   content hash  1a706b9d7c65d5ea
+#   text hash     2e54e33a1367e94c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

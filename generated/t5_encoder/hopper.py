@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5fc9da3a3e02ed5
-#   text hash     9e623cbd054398e8
+#   content hash  f7d4e43a1dffed29
+#   text hash     f84139470ff312f2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  028e6fdc62db987e
-#   text hash     6a3ffcf9a888333f
+#   content hash  fad3aa9b0824f771
+#   text hash     448959a157afac67
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  80e4c18f2806340a
-#   text hash     2f39012eff5ddb6a
+#   content hash  19ab907bc0dd6678
+#   text hash     0e10480fdf38f09e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

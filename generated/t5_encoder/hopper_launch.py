@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ec6ee5ac69a514f
-#   text hash     3c2bc52afcec7cdf
+#   content hash  a9b697783acc3d22
+#   text hash     1d34d6703fdf2139
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  edb5b619fa886900
-#   text hash     45f0fd9516b565bb
+#   content hash  44ad9ad568c86682
+#   text hash     b095e854ad58884b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4fb37d0f14f8bee5
-#   text hash     0ac9f4c8b9c1ecbc
+#   content hash  652b5ca7ec674a0c
+#   text hash     d16f03275a73fbd3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

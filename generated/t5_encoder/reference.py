@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f133a413c9343274
-#   text hash     4071d9eee785bdd4
+#   content hash  fecd8f0382950995
+#   text hash     befc47b7cf536971
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb27b719a2c0344b
-#   text hash     7a5a256bf3eb6c84
+#   content hash  e5445d88517dc4c0
+#   text hash     bd84c1cacd2cb1ae
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c991201e7df2e6f6
-#   text hash     933f4ee3551bfb05
+#   content hash  5b91d0cdc036c321
+#   text hash     faf9ea083aa01cb3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2a542b626d44e41f
-#   text hash     3c46c9f15fa0a5a5
+#   content hash  91c3d3e41c75f6e6
+#   text hash     b37c6b9614e050ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5cfc10b8e2970578
-#   text hash     88b36d06a417b5b0
+#   content hash  30bea12c0bd63224
+#   text hash     7c1d698de59819d7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

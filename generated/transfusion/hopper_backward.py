@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7bd6d7c917b55f68
-#   text hash     a07b28463c0d449b
+#   content hash  006d64ba573b6a0a
+#   text hash     fdd3e8d7f52975b7
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

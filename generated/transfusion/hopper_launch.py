@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c85a968528cfb1ea
-#   text hash     7599fb511c90171c
+#   content hash  c35dbd7ac431095f
+#   text hash     8fa6c3416e34e4e9
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  28a0e72349ae8884
-#   text hash     b9a2b2e2a5a099fb
+#   content hash  532f8b78061c8f1b
+#   text hash     f27a404baae15ecb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

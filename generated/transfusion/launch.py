@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7f8e3809d22bdc90
-#   text hash     9053310357af2c47
+#   content hash  f2acbe0a23777339
+#   text hash     c540dd237ede745e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,9 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), *_empty_ranges(q, k), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_image)
+    cache = runtime.LaunchCache.of(
+        "attend", q, k, v, entries, cos, sin, positions, in_image, padded=entries is not None
+    )
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

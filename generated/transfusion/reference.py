@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dd9c574bf83d7fbe
-#   text hash     f079d6b716fd9d9d
+#   content hash  342dd563dbcd8aae
+#   text hash     e495c7355b9a309a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

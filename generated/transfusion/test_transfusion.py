@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ca33479e051e109
-#   text hash     46ce3ec98e883244
+#   content hash  47fb9715be161fbd
+#   text hash     18f96b8724478dac
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a5b720d8c5b5ada
-#   text hash     5b37521b392d0778
+#   content hash  25766c39ca578c19
+#   text hash     ee4ac0b4bda39cf7
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,3 +97,6 @@ HOPPER_IS_FASTER = {
     "forward": {64: (16384,), 128: (512,), 256: (512,)},
     "backward": {64: (512,), 128: (512,), 256: (640,)},
 }
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4ae2fa32aa0fafaa
-#   text hash     cf7dd8db48670771
+#   content hash  c9b252f2d2ef1360
+#   text hash     b9bf76b606b8ec76
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

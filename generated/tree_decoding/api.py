@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f3c881c9e3ae3f64
-#   text hash     4ba37874fb56b9c6
+#   content hash  60321bb3e781a185
+#   text hash     464390048f4c394e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

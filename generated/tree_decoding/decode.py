@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a3e20519e49f28e5
-#   text hash     071c8a59b432afcd
+#   content hash  c8e9fac05a74e8f7
+#   text hash     7fb64efd57f10e84
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

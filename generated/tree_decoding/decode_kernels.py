@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b3f16efd1e63f60e
-#   text hash     0f7bc751011336ef
+#   content hash  10a76066b0be308d
+#   text hash     262a50ded717f042
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  98f84d6c261f0142
-#   text hash     b1d5cec0db32f193
+#   content hash  47e8620753b151dd
+#   text hash     2240655bf9f497a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

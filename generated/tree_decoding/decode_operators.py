@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a548fa12982cf9f6
-#   text hash     9687caf8cbe3d769
+#   content hash  94f1827a4ceb409a
+#   text hash     1de64ecde1e2cd2f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

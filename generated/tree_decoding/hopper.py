@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0d8082bd7d5d8f37
-#   text hash     bb139a535fb0d843
+#   content hash  e5036dee08bc24ca
+#   text hash     58d7f9b88ddbb0e9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  81c7050cae67b626
-#   text hash     5a58d2d22cbda2bc
+#   content hash  fd407092b187cb3a
+#   text hash     e6d23272229cb648
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

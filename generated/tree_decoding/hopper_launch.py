@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b930059384630d96
-#   text hash     72077e05e5688876
+#   content hash  bf1778a113f30440
+#   text hash     8647ecc90600b59b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9108f5590fb298f0
-#   text hash     7ab7bd0aebaeb45f
+#   content hash  d01fb2b6aa07e727
+#   text hash     97f85874caf8a6d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69ae1ce3c91443f4
-#   text hash     8f5932a6a8ff34ab
+#   content hash  14fd5aa4bf78c153
+#   text hash     653b04f01b814030
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  681a7793c97cf960
-#   text hash     04f46335dfe8c3c8
+#   content hash  2a797c604def9498
+#   text hash     66f7e8c6918df91a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,9 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_tree_mask)
+    cache = runtime.LaunchCache.of(
+        "attend", q, k, v, entries, cos, sin, positions, in_tree_mask, padded=entries is not None
+    )
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

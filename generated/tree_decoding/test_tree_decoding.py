@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  91ae0041a1b2ce20
-#   text hash     ca8afbab2de7f12d
+#   content hash  7cea3c038b8d3220
+#   text hash     3fdbd3dd76de2914
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a9aeec0652f19c7a
-#   text hash     97aedf2ed866d076
+#   content hash  ac77668250757182
+#   text hash     ea018ca7cc5c8e89
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,3 +94,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,), 256: (2048,)}}
+
+# the least number of keys for that in calls that leave rows out, by columns of a tile
+HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -296,10 +296,15 @@ class Machine:
         assert group
 
         def come() -> None:
-            part = target.part(place)
-            part.copy_(part + tile.x if adds else tile.x)
+            part, there = target.part(place)
+            hold(not adds or part.shape == tile.x.shape, "a tile outside of a tensor")
+            stored = tile.x[there]
+            part.copy_(part + stored if adds else stored)
 
-        group.stores.append(come)
+        if self.chance.random() < 0.5:
+            come()
+        else:
+            group.stores.append(come)
         self.pause()
 
     def wait_for_stores(self, left: int) -> None:
@@ -366,12 +371,10 @@ class Descriptor:
         found[tuple(there)] = known
         return found
 
-    def part(self, place: Sequence[Any]) -> torch.Tensor:
-        """The memory of a tile, which has to be inside the tensor."""
-        inside, _ = self._cut(place)
-        found = self._whole()[tuple(inside)]
-        hold(list(found.shape) == self.block_shape, "a tile outside of a tensor")
-        return found
+    def part(self, place: Sequence[Any]) -> tuple[torch.Tensor, tuple[slice, ...]]:
+        """The memory of a tile, and the part of the tile that is inside the tensor."""
+        inside, there = self._cut(place)
+        return self._whole()[tuple(inside)], tuple(there)
 
     def load(self, place: Sequence[Any]) -> Value:
         return Value(self.tile(place))

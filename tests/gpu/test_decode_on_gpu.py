@@ -181,8 +181,9 @@ class Latent:
 
     def took(self) -> set[str]:
         """The modules of the kernels that have run attention since then."""
-        known = [cache.hopper_tiles.get("decode") for cache in self.runtime.LaunchCache.known.values()]
-        return {best[-1].__name__.rpartition(".")[2] if best else "decode_kernels" for best in known if best is not None}
+        caches = self.runtime.LaunchCache.known.values()
+        known = [cache.hopper_tiles["decode"] for cache in caches if "decode" in cache.hopper_tiles]
+        return {best[-1].__name__.rpartition(".")[2] if best else "decode_kernels" for best in known}
 
 
 @hopper

@@ -128,11 +128,11 @@ def differentiates(of: Plan, size: int) -> bool:
     """Whether kernels for Hopper GPUs compute gradients; those of tables may come from a kernel of their own."""
     assert of.hopper
     given, tables = {x.name for x in of.arguments if x.default}, of.kernels.tables
-    apart = {*tables.sums} if tables else set()
+    apart = {*(tables.sums if tables else ()), *((of.hopper.pairs.total,) if of.hopper.pairs else ())}
     learned = [one for one in of.learned if one.input.keyword not in given and not one.made_of(apart)]
     if of.hopper.backward is None or not all(one.made_of({*of.summed_at_once}) for one in learned):
         return False
-    return size <= 128 or (of.hopper.wide is not None and not learned)
+    return size <= 128 or (of.hopper.wide is not None and not learned and not of.hopper.pairs)
 
 
 @pytest.mark.parametrize(("name", "size"), sized(VARIANTS))
@@ -492,6 +492,115 @@ def test_parts_by_distance_are_right(text: str, size: int, tmp_path: Path) -> No
         sizes = Sizes(2, *lengths, 4, 4 if "heads: equal" in text else 2, size, size, "fp16")
         assert max(distances(package, of, sizes, learn=learn)) < 2 * CLOSE
         assert "hopper.forward" in package.emulation.launched
+
+
+# values of pairs that are read from tiles, and whether dS is stored as their gradient; None: no kernels differentiate
+PAIRED = {
+    "score: [bias]": True,
+    "score: [bias]\nmask: [causal]\nsink: true": True,
+    "score: [bias]\nmask: [causal, {sliding_window: {size: 70}}]": True,
+    "score: [bias]\nmask: [causal]\ndropout: true": None,
+    "score: [{expr: 'score + lift'}]\ninputs: {lift: {axes: [batch, kv_head, query, key], grad: true}}": False,
+    "score: [{expr: 'score - 2 * lift'}]\ninputs: {lift: {axes: [head, query, key], grad: true}}": False,
+    "score: [{expr: 'score + lift'}]\ninputs: {lift: {axes: [batch // 2, query, key], grad: true}}": False,
+    "score: [{softcap: {cap: 3}}, bias]": False,
+    "score: [bias, {softcap: {cap: 3}}]\nheads: equal": False,
+    "score: [bias, {expr: 'score + place'}]\nmask: [{expr: known}]\n"
+    "inputs: {place: {axes: [head, key]}, known: {axes: [batch, key], dtype: bool}}": True,
+}
+
+
+@pytest.mark.parametrize(("text", "size"), [*((t, 64) for t in PAIRED), *((t, 128) for t in [*PAIRED][::3])])
+def test_values_of_pairs_are_right(text: str, size: int, tmp_path: Path) -> None:
+    of = rendered(RandomSpec("paired", f"name: paired\n{text}\n"), tmp_path)
+    assert of.hopper and of.hopper.pairs
+    back = of.hopper.backward
+    assert (back and back.stores_pairs) == PAIRED[text]
+    for lengths in ((300, 300), (136, 304)):  # rows of 304 values begin on 16-byte boundaries, rows of 300 are copied
+        package = Package(tmp_path / "paired")
+        entries = 3 if "batch //" in text else 2
+        sizes = Sizes(entries, *lengths, 4, 4 if "heads: equal" in text else 2, size, size, "fp16")
+        assert max(distances(package, of, sizes)) < 2 * CLOSE
+        assert {"hopper.forward", *(("hopper_backward.backward",) if back else ())} <= {*package.emulation.launched}
+        apart = any(name.startswith("kernels.backward_in_") for name in package.emulation.launched)
+        assert apart == (any(x.grad for x in of.spec.inputs) and not PAIRED[text])
+
+
+@pytest.mark.parametrize("kind", [*padding.KINDS, "keys"])
+def test_values_of_pairs_left_out_are_not_read(kind: str) -> None:
+    assert max(of_padded(Package(GENERATED / "pair_bias"), planned("pair_bias"), kind, 64, 304)) < CLOSE
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 136, 304), (2, 1, 136, 304), (1, 4, 136, 304), (136, 304), (2, 4, 1, 304)])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_values_of_pairs_may_be_shared(shape: tuple[int, ...], expanded: bool) -> None:
+    """Between batch entries, heads or queries, in tensors of that shape or expanded ones."""
+    package, of = Package(GENERATED / "pair_bias"), planned("pair_bias")
+    call = calls.make(of, Sizes(2, 136, 304, 4, 4, 64, 64, "fp16"), "cpu")
+    own = torch.randn(shape, generator=torch.Generator().manual_seed(2)).half().requires_grad_()
+    bias = own.expand(2, 4, 136, 304) if expanded or shape[-2] == 1 else own
+    out, lse = package.attention(*call.operands, bias=bias, return_lse=True)
+    truth, known = package.reference(*call.operands, bias=bias.float())
+    assert max(apart(out, truth), apart(lse, known)) < CLOSE
+    one = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).half()
+    found = package.gradients(out, (*call.operands, own), one)
+    wanted = torch.autograd.grad(truth, (*call.operands, own), one.float())
+    assert max(map(apart, found, wanted)) < CLOSE
+
+
+PAIRS_FORWARD, PAIRS_BACK = "pair_bias/hopper.py", "pair_bias/hopper_backward.py"
+OF_PAIRS = {
+    "values that nobody waits for": (PAIRS_FORWARD, "mbarrier.wait(in_bias_ready.index(stage), at // STAGES & 1)", ""),
+    "values copied over those of the last tile": (
+        PAIRS_FORWARD, "mbarrier.wait(in_bias_free.index(stage), at // STAGES & 1 ^ 1)", ""
+    ),
+    "values of the other worker": (PAIRS_BACK, "% PAIR_STAGES * 2 + WORKER", "% PAIR_STAGES * 2 + 1 - WORKER"),
+    "values of the first entry": (PAIRS_BACK, "tl.minimum(b, in_bias_batches - 1)", "tl.minimum(b, 0)"),
+    "values of the first keys": (PAIRS_FORWARD, "k_offset + k_start,\n        ]", "k_offset,\n        ]"),
+    "values copied over those still to be read": (
+        PAIRS_BACK, "mbarrier.wait(in_bias_free.index(at % PAIR_STAGES), at // PAIR_STAGES & 1 ^ 1)", ""
+    ),
+    "dS stored before it is there": (
+        PAIRS_BACK, "mbarrier.wait(factors_ready.index(at & 1), at >> 1 & 1)\n        for", "for"
+    ),
+    "dS of the last step": (
+        PAIRS_BACK, "factors.index((at & 1) * 2 + worker)", "factors.index((at + 1 & 1) * 2 + worker)"
+    ),
+    "dS of one worker for both": (
+        PAIRS_BACK, "q_offset + q_start, k_offset + k_start + worker * 64]", "q_offset + q_start, k_offset + k_start]"
+    ),
+    "gradients of pairs left out that nobody clears": (
+        "pair_bias/hopper_launch.py", "(in_bias, entries is None)", "(in_bias, True)"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", OF_PAIRS)
+def test_a_fault_of_values_of_pairs_shows(fault: str, tmp_path: Path) -> None:
+    package, of = faulty(*OF_PAIRS[fault], tmp_path), planned("pair_bias")
+
+    def first(seed: int) -> float:
+        made = Package(package, seed)
+        far = itertools.chain(
+            distances(made, of, Sizes(2, 300, 304, 4, 4, 64, 64, "fp16")), of_padded(made, of, "right", 64, 304)
+        )
+        return next((x for x in far if x > 10 * CLOSE), 0.0)
+
+    assert shown(first)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_values_of_pairs_of_any_type_and_order_are_read(permuted: bool, dtype: torch.dtype) -> None:
+    package, of = Package(GENERATED / "pair_bias"), planned("pair_bias")
+    call = calls.make(of, Sizes(2, 136, 304, 4, 4, 64, 64, "fp16"), "cpu")
+    bias = torch.randn(2, 136, 304, 4, generator=torch.Generator().manual_seed(2)).to(dtype).permute(0, 3, 1, 2)
+    bias = bias if permuted else bias.contiguous()
+    out, lse = package.attention(*call.operands, bias=bias, return_lse=True)
+    truth, known = package.reference(*call.operands, bias=bias.float())
+    assert max(apart(out, truth), apart(lse, known)) < CLOSE
+    assert package.emulation.launched.count("hopper.forward") == 1
 
 
 @pytest.mark.parametrize(("name", "strength"), [("alibi", 1), ("log_decay", 30), ("causal", 1)])

@@ -118,7 +118,7 @@ class Cases(NamedTuple):
                 assert hopper.wide
                 main = ("hopper_wide", hopper.wide.kernel)
             kernels = [("hopper_backward", before), main, *(("hopper_backward", kernel) for kernel in after)]
-        turns = not (hopper.backward and hopper.backward.sums.turns_to(hopper.backward.parts) == 0)
+        turns = not (hopper.backward and hopper.backward.turns_to == 0)
         found = []
         for file, kernel in kernels:
             case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")
@@ -209,6 +209,8 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int |
 def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
     """A launch of a Gluon kernel as runtime.py makes it, derived from a launch of a plain Triton kernel."""
     constants = case.constants | {"STAGES": tile.num_stages}
+    if "PAIR_STAGES" in constants:
+        constants["PAIR_STAGES"] = 1 if constants["BLOCK_D"] <= 64 else 2
     if "Q_STAGES" in constants:
         constants["Q_STAGES"] = 2 if constants["BLOCK_D"] <= 128 else 1
     if "K_STAGES" in constants:
@@ -257,6 +259,9 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
             signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
         elif p.type == "strips":
             signature[p.name] = ""  # depends on the rows of a page: filled in later
+        elif p.type == "pairs":
+            sizes = ",".join(str(known.get(size, size)) for size in p.block)
+            signature[p.name] = f"tensordesc<{dtype}[1,1,{sizes}]>"
         elif p.type == "fragments":
             signature[p.name] = "tensordesc<fp32[16,256]>"
         elif p.type == "rows":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..expressions.inputs import Input
 from .statements import Block, Branch, Bundle, Call, names
 
-_LOADED = ("tiles", "rows", "fragments", "strips")
+_LOADED = ("tiles", "rows", "fragments", "strips", "pairs")
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Parameter:
 
     name: str
     # tiles, rows (a value of each), fragments (tiles as products leave them), strips (64 columns of a cache's rows),
+    # pairs (tiles of a value for each query and key),
     # *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
     type: str
     given: str
@@ -34,6 +35,8 @@ class Parameter:
         if self.type == "fragments":
             return f"runtime.fragment_source({self.given})"
         rows = self.block[0].lower()
+        if self.type == "pairs":
+            return f"runtime.pair_source({self.given}, {rows}, {self.block[1].lower()})"
         if self.type == "strips":
             return f"runtime.strip_source({self.given}, {rows})"
         if self.type == "tiles":

@@ -210,7 +210,8 @@ class Plan:
     def given_back(self) -> tuple[str, ...]:
         """The arguments of a launch of the whole backward pass: all that it reads, and the results that it fills in."""
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv", *(s.name for s in self.summed_at_once))
-        return (*self._taken(self.hopper.reads_back if self.hopper else ()), *results)
+        stored = ("stored",) if self.stored is not None else ()
+        return (*self._taken(self.hopper.reads_back if self.hopper else ()), *results, *stored)
 
     def _taken(self, read: Iterable[str]) -> tuple[str, ...]:
         """The operator's arguments and prepared tensors, of those that launches for Hopper GPUs read."""
@@ -240,12 +241,17 @@ class Plan:
     @property
     def at_once(self) -> str:
         """The host's text of whether such kernels may serve a call: it wants no gradient that they do not compute."""
-        made, narrow = set(self.summed_at_once), set(self.hopper.of_narrow_heads if self.hopper else ())
-        others = [(i, one) for i, one in enumerate(self.learned, 3) if not one.made_of(made)]
-        apart = set(self.kernels.tables.sums if self.kernels.tables else ())
-        never = (f"(apart or not wanted[{i}])" if one.made_of(apart) else f"not wanted[{i}]" for i, one in others)
-        wide = (f"(not wanted[{i}] or q.shape[-1] <= 128)" for i, r in enumerate(self.learned, 3) if narrow & {*r.sums})
-        return " and ".join((*never, *wide))
+        return backward_passes.at_once(self.hopper, self.learned, self.kernels.tables) if self.hopper else ""
+
+    @property
+    def stored(self) -> int | None:
+        """The index of the gradient that such kernels may store as dS, if there is one."""
+        found = self.hopper if self.hopper and self.hopper.backward and self.hopper.backward.stores_pairs else None
+        return self._places[found.pairs.total] if found else None
+
+    def still_wanted(self, place: int) -> str:
+        """The host's text of whether a gradient is left to compute after that."""
+        return f"wanted[{place}]" + (f" and not gradients[{place}].numel()" if place == self.stored else "")
 
     @property
     def learned_names(self) -> tuple[str, ...]:
@@ -261,8 +267,8 @@ class Plan:
     def common(self) -> CommonValues:
         """The values that the kernels of attention and its gradients have in common."""
         names = (*self.tensors, *self.prepared, *self.numbers, "lse", "block_m", "block_n")
-        every = (*self.passes, *((self.pass_apart,) if self.pass_apart else ()))
-        return common_values.of([self.kernels.forward, *(one.kernel for one in every)], names)
+        back = (one.kernel for one in (*self.passes, *self.passes_apart))
+        return common_values.of([self.kernels.forward, *back], names)
 
     def reset(self, given: Input) -> str:
         """Text of the largest value of a running sum's input that begins a document."""
@@ -281,20 +287,18 @@ class Plan:
         return (
             self._pass(own.dq, self.by_query, {0: ("dq", "q")}),
             self._pass(own.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}),
-            *(self._pass(pair.kernel, pair.terms, {}) for pair in own.pairs),
         )
 
     @cached_property
-    def pass_apart(self) -> Pass | None:
-        """The part of the backward pass that computes gradients of tables apart from the others, if there is one."""
-        tables = self.kernels.tables
-        return backward_passes.apart(tables, self._places, self.kernels.tiles("q")) if tables else None
+    def passes_apart(self) -> tuple[Pass, ...]:
+        """Those that compute gradients of inputs apart from the others, whichever kernels compute these."""
+        return tuple(backward_passes.apart(self.kernels, self._places, self.still_wanted))
 
     @property
     def continues(self) -> bool:
         """Whether something is left to do after the kernels for Hopper GPUs that compute gradients at once."""
         at_once = self.hopper is not None and self.hopper.backward is not None
-        return bool(self.summed_at_once) or (at_once and self.pass_apart is not None)
+        return bool(self.summed_at_once) or (at_once and bool(self.passes_apart))
 
     @property
     def room_for_sums(self) -> tuple[str, ...]:
@@ -336,10 +340,7 @@ class Plan:
         lines = [backward_passes.with_room(made)] if made else []
         partial: list[tuple[str, str]] = []
         for s in terms.learned:
-            if s.access.form == "pair":
-                pair = next(p for p in self.kernels.pairs if p.access == s.access)
-                lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
-            elif s.access.tie is None:
+            if s.access.tie is None:
                 entries = f", {math.prod(s.access.input.sizes)}" if s.access.form == "entry" else ""
                 shape = f"{self.storage.sequences}, q.shape[-2], {self.kernels.tiles('q')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){self._wanted(s)}"))

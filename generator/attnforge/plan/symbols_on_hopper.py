@@ -46,6 +46,17 @@ def _of_tables(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"{table.name}_place", "index of a distance there: from position 0 of the other side to the first own row"
 
 
+def _of_pairs(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Names about values of pairs."""
+    pairs = plan.hopper.pairs if plan.hopper else None
+    if pairs:
+        name = pairs.input.name
+        yield f"{name}_batches, {name}_heads, {name}_kv_heads", "number of entries along an axis: one stands for all"
+        yield f"{name}_place", "coordinates of a worker's part of a tile in the tensor"
+        yield f"{name}_stages", "the buffer of tiles of values of pairs, and its barriers, as one tuple"
+        yield f"{name}_tile", "this worker's part of the current tile"
+
+
 def by_distance(plan: Plan) -> Iterator[tuple[str, str]]:
     """Names of hopper_by_distance.py that kernels.py does not have."""
     yield from _of_tables(plan)
@@ -58,6 +69,7 @@ def by_distance(plan: Plan) -> Iterator[tuple[str, str]]:
 def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     """Names of hopper.py that kernels.py does not have."""
     yield from _of_tables(plan)
+    yield from _of_pairs(plan)
     if plan.storage.cut:
         yield "items, item", "number of tiles of queries of all heads, and the index of one"
         yield "slots, slot", "number of places for tiles of queries of a head, and the index of one"
@@ -157,6 +169,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "counted", "the kernel parameters that add_shares needs"
     yield "places", "for each stage of keys, which tile of which head it holds"
     yield "STAGES", "number of stages of the buffers of queries and of dout"
+    yield "PAIR_STAGES", "number of stages of the buffer of values of pairs"
     yield "K_STAGES", "number of stages of the buffers of keys and of values: 2 in persistent programs, or 1"
     yield (
         "keys, exchange, queries",
@@ -191,6 +204,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield "walked", "at, as an unsigned number up to 64 columns"
     yield from _of_tables(plan)
+    yield from _of_pairs(plan)
     yield "exact", "dS in float32"
     yield "low, high", "range of the tiles of queries that see keys of any worker"
     yield "others", "dS of the other worker"

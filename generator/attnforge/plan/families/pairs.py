@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ...expressions.inputs import Input
+from ...expressions.inputs import HEAD_AXES, Input
 from .. import latent, programs, softmax, visibility
-from ..access import Access
+from ..access import CASTS, Access
 from ..kernel_terms import KernelTerms
 from ..parameters import Kernel, Parameter
 from ..shared_parameters import TILED, SharedParameters
+from ..sides import SIDE_OF
 from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
 from .family import Pair
 from .partition import numbers_first
@@ -45,7 +46,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
             label=scores,
         ),
         *latent.scored_at_once(a),
-        *terms.loads("step"),
+        *(load for load in terms.loads("step") if load.target != access.name),
         *terms.inward,
         Statement("row_base", p.storage.head_rows),
         Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
@@ -68,7 +69,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         body = (*visited, visits, Branch("visits", body))
     shared, own_b = _sharing(given)
     numbers, loads = numbers_first(terms, terms.loads("program"))
-    inner = (*a.key_head, *loads, *body)
+    inner = (*needed((*a.key_head, *loads), reads(body)), *body)
     rows = (a.begin, *programs.rows("q"), *programs.rows("k"))
     sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
     met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
@@ -102,13 +103,27 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
         blocks={
             "opened": (*shared, *needed((*numbers, *a.scaled), reads(inner))),
-            "start": programs.zeros(terms, scores),
+            "start": (*serving(terms.readers(access), (_own_values(terms, access),)), *programs.zeros(terms, scores)),
             "visit": (Loop("i", "0", "batches * heads", each),),
             "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
         },
         texts={"input": given.keyword},
     )
     return Pair(access, terms, kernel, batch, heads)
+
+
+def _own_values(terms: KernelTerms, access: Access) -> Statement:
+    """The load of the values in a program's tile, which all batch entries and heads that share it read."""
+    given, places, sides = access.input, [f"{access.input.name}_ptr"], []
+    for stride, axis in terms.strides(given).items():
+        if axis.kind in HEAD_AXES:
+            own = "own_b" if axis.kind == "batch" else "own_h"
+            places.append(f"tl.cast({own}, tl.int64) * {stride}")
+    for side, block in (("q", "BLOCK_M"), ("k", "BLOCK_N")):
+        (stride,) = (name for name, axis in terms.strides(given).items() if SIDE_OF.get(axis.kind) == side)
+        sides.append(f"own_{side}_start + tl.arange(0, {block}), {stride}, {side}_total")
+    value = f"load_pairs({' + '.join(places)}, {', '.join(sides)}){CASTS[given.dtype]}"
+    return Statement(access.name, value, shape="[BLOCK_M, BLOCK_N]")
 
 
 def _sharing(given: Input) -> tuple[tuple[Statement, ...], str]:

@@ -63,7 +63,7 @@ def partition(
     `fixed` and `constants` are the constants that they take in any case, before and after the others.
     """
     read, parts = set(read), tuple(parts)
-    values = (q.name for q in parts if q.type not in ("constexpr", "tiles", "fragments", "strips"))
+    values = (q.name for q in parts if q.type not in ("constexpr", "tiles", "fragments", "strips", "pairs"))
     more = (q.name for q in parts if q.type == "constexpr" and q.name not in (*fixed, *constants))
     taken = (bundle, *given, *fixed, *(name for name in more if name in read), *constants)
     return Partition(Bundle(bundle, tuple(name for name in values if name in read), packs=False), taken)

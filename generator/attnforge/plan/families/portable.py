@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ from ..sides import Side
 from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
 from . import pairs, tables
 from .family import Family, Kernels
+
+_KEYS = re.compile(r"\bk_len\b")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def rows_of_keys(p: SharedParameters) -> Keys:
 def forward(p: SharedParameters, keys: Keys) -> Kernel:
     """The kernel whose programs take one tile of queries, and loop over the keys that it sees."""
     a, terms = p.analysis, p.analysis.by_query
-    results, loads, masked = ("acc", "m", "l"), terms.loads("step"), terms.loads("mask")
+    results, loads, masked = ("acc", "m", "l"), _step_loads(p, terms), terms.loads("mask")
     used = softmax.used(terms)
     own, walked = ("q_tile", *latent.names(a, "q_rest")), (*keys.passed, *latent.names(a, "k_rest_desc"), "v_desc")
     step = p.step("attend", terms, results, own, walked, reads((*terms.score, *used)))
@@ -91,6 +94,21 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
     )
 
 
+def _step_loads(p: SharedParameters, terms: KernelTerms) -> tuple[Statement, ...]:
+    """The loads of a step for scores; values of pairs in full tiles, where all keys exist, are loaded several at once.
+
+    A mask that differs from key to key would have each loaded by itself.
+    """
+    pairs = (access for access in terms.accesses if access.form == "pair" and access.input.dtype == "float")
+    whole = {access.name for access in pairs if not any(axis.divided for axis in access.input.axes)}
+    if p.analysis.joined or p.storage.cut:
+        return terms.loads("step")
+    return tuple(
+        replace(load, value=_KEYS.sub("k_len if mixed else None", load.value)) if load.target in whole else load
+        for load in terms.loads("step")
+    )
+
+
 def in_groups(p: SharedParameters, own: Side, walked: str) -> str:
     """Text of a grid over heads and tiles of one side, whose programs walk along tensors."""
     heads = "q" if own == "q" else "k"
@@ -114,7 +132,8 @@ def _dkv(p: SharedParameters) -> Kernel:
     own = ("k_tile", "v_tile", *latent.names(a, "k_rest"))
     walked = ("q_desc", *latent.names(a, "q_rest_desc"), "dout_desc", "lse_desc", "delta_desc", "row_base")
     used, back = softmax.used_again(terms), softmax.passed_back(terms, "stays")
-    scored = (*terms.loads("step"), *terms.inward)
+    loads = _step_loads(p, terms)
+    scored = (*loads, *terms.inward)
     masked = (*terms.loads("mask"), *visibility.masked(terms, ["(row < q_len)[None, :]"]))
     read = reads((*terms.added, *terms.inward, *used, *back))
     step = p.step("accumulate_dkdv", terms, results, own, walked, read)
@@ -126,6 +145,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         a.joined,
         step.tails,
         terms.narrowed,
+        full_if="k_start + BLOCK_N <= k_len" if loads != terms.loads("step") else "",
         tail_stages=1,
         tails_last=bool(terms.sums),
         known=a.shared_range,
@@ -262,7 +282,7 @@ def _dq(p: SharedParameters) -> Kernel:
             "tail": programs.tail_cleared(a, "k", "k_tile", "v_tile"),
             "scored": (
                 *latent.scored(a, "q", programs.tail_cleared(a, "k", "k_rest")),
-                *terms.loads("step"),
+                *_step_loads(p, terms),
                 *terms.inward,
             ),
             "masked": (*terms.loads("mask"), *visibility.of_keys(terms)),

@@ -29,6 +29,8 @@ _SHARED_OUT = ("q_len", "exchange", "dq_sum_desc", "taken_ptr", "WORKERS")  # fo
 class Backward(Weights):
     """The backward pass of a variant."""
 
+    stores_pairs: bool = False  # whether dS is stored as the gradient of values of pairs
+
     @property
     def cut(self) -> bool:
         """True if a tile may reach into the next sequence."""
@@ -41,8 +43,16 @@ class Backward(Weights):
         told = (q for q in self.parts if q.name not in (*_ORDER, "K_STAGES"))
         axis = Parameter("TILE_AXIS", "constexpr", self.order.axis)
         slots = (Parameter("balance", "constexpr", '"slots"'),) if self.cut else ()
-        turns = self.sums.told(self.parts)
+        turns = (Parameter("turns_to", "constexpr", "0"),) if self.pairs else self.sums.told(self.parts)
         return (before, dataclasses.replace(self.kernel, parts=(*told, axis, *slots, *turns)), *after)
+
+    @property
+    def turns_to(self) -> int | None:
+        """Up to how many queries programs take tiles of keys in turns; None: whatever their number.
+
+        Values of pairs take the memory of a second stage of keys.
+        """
+        return 0 if self.pairs else self.sums.turns_to(self.parts)
 
     @cached_property
     def order(self) -> KeyOrder:
@@ -70,7 +80,8 @@ class Backward(Weights):
             *p.storage.aligned(),
             *p.summed(terms),
             # Gluon reads values of rows through pointers, whatever their alignment
-            *(dataclasses.replace(q, condition="") for q in p.given(terms)),
+            *(dataclasses.replace(q, condition="") for q in self.pairs.parameters(p.given(terms))),
+            *self._of_pairs,
             *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.sums.all),
             *by_distance.parameters(self.tables),
             *p.skipped("k"),
@@ -78,6 +89,11 @@ class Backward(Weights):
             *(Parameter(name, "i32", name) for name in _ORDER),
             *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES", "K_STAGES"),
         )
+
+    @property
+    def _of_pairs(self) -> tuple[Parameter, ...]:
+        """The parameter with which dS is stored as the gradient of values of pairs."""
+        return (self.pairs.gradient,) if self.stores_pairs else ()
 
     @property
     def _sums(self) -> Parameter:
@@ -90,7 +106,7 @@ class Backward(Weights):
         results = ("at", "dk", "dv", *self.sums.carried)
         start = self._start((*self.sums.step, *self._dropping["drawn"]))
         own = (*results, "keys_of", "v_tile", *start, "exchange", "queries")
-        constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
+        constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", *self.pairs.constants, "SCORES", "OUT", "WORKER")
         return Step("accumulate", results, own, self._given(own), constants, False, self._masks_all)
 
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
@@ -138,7 +154,8 @@ class Backward(Weights):
     @property
     def _head_loads(self) -> tuple[Statement, ...]:
         """The loads for each query head."""
-        return tuple(map(self._laid_out, self.terms.loads("head")))
+        loads = (load for load in self.terms.loads("head") if load.target not in self.pairs.pointers)
+        return tuple(map(self._laid_out, loads))
 
     @property
     def _load_results(self) -> tuple[str, ...]:
@@ -149,7 +166,8 @@ class Backward(Weights):
         place = (*self.shared.storage.place("q"), *self.shared.storage.told, "come")
         given = ("q_desc", "dout_desc", "lse_ptr", "delta_ptr", "row_base", *place, "h", "q_len")
         terms = ("terms",) if self.added else ()
-        return (*self._load_results, "q_start", *given, "queries", *terms, "BLOCK_M", "STAGES")
+        known = (*self._load_results, "q_start", *given, "queries", *terms, "BLOCK_M", "STAGES")
+        return (*known, *self.pairs.taken(known))
 
     @property
     def _lse(self) -> tuple[Block, ...]:
@@ -207,13 +225,16 @@ class Backward(Weights):
             "keys_loaded": copies.keys(p),
             "queries_loaded": copies.queries(p),
             "lse_loaded": self._lse,
+            **self.pairs.blocks,
+            "pairs_stored": self.pairs.stored if self.stores_pairs else (),
             "packed": tuple(role.bundle.packed for role in (work, loader, adder)),
         }
         texts = {
             "work_takes": ", ".join(work.taken),
             "load_takes": ", ".join(loader.taken),
             "add_takes": ", ".join(adder.taken),
-            "add_share_takes": ", ".join(("at", "place", *_SHARED_OUT)),
+            "add_share_takes": ", ".join(("at", "place", *self._shared_out)),
+            "pairs": "".join(f", {name}" for name in self.pairs.buffers),
             "load_queries_takes": ", ".join(self._load_taken),
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
@@ -291,7 +312,7 @@ class Backward(Weights):
         taken = tuple(one.packed for one in self._lse if isinstance(one, Bundle))
         walk = self._walk(", ".join(self._load_results), "load_queries", self._load_taken, *taken)
         body = (Statement("row_base", p.storage.head_rows), *walk)
-        tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
+        tiles = ("q_desc", "k_desc", "v_desc", "dout_desc", *self.pairs.descriptors)
         given = ("keys", "turns", "queries", *tiles, "come")
         read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(copies.keys(p))}
         return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), place="place")
@@ -299,9 +320,9 @@ class Backward(Weights):
     @cached_property
     def _adder(self) -> Role:
         """The warp that adds shares of dQ to memory."""
-        body = self._walk("at", "add_share", ("at", self._share_tile, *_SHARED_OUT))
+        body = self._walk("at", "add_share", ("at", self._share_tile, *self._shared_out))
         read = {"taken_ptr", *names(*self.order.given)}
-        given = ("keys", "turns", "exchange", "dq_sum_desc")
+        given = ("keys", "turns", "exchange", "dq_sum_desc", *(q.name for q in self._of_pairs))
         fixed, constants = ("BLOCK_M", "BLOCK_N"), ("BLOCK_D", "K_STAGES", "WORKERS")
         return self._role(
             "counted", (Statement("sum_tile", self._sum_tile), *body), read, given, constants, fixed=fixed
@@ -314,6 +335,11 @@ class Backward(Weights):
         """
         loops = self._loops(lambda mixed, tail: Call(results, function, taken))
         return (*needed(self._head_loads, reads((*loops.range, *before))), *before, *loops.blocks)
+
+    @property
+    def _shared_out(self) -> tuple[str, ...]:
+        """The arguments with which a program's share of dQ is written to memory, and its dS if that is a gradient."""
+        return (*_SHARED_OUT, *(self.pairs.stores if self.stores_pairs else ()))
 
     @property
     def _share_tile(self) -> str:

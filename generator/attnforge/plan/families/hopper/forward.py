@@ -19,6 +19,7 @@ from ..portable import in_groups, rows_of_keys
 from . import by_distance, copies, steady_rows, tile_order
 from .additions import Added
 from .dropout import Dropout
+from .pair_tiles import PairTiles
 from .scores import scaled
 from .tile_order import Order
 from .vectors import BEGIN_READY, ENOUGH, IN_LINE, READY, Vector, hand_on, taken, vectors, wait
@@ -58,6 +59,11 @@ class Forward:
     def vectors(self) -> tuple[Vector, ...]:
         """The values of each key that steps read, apart from the addend where its scores start."""
         return vectors(self.terms, ("mask",) if self.added else ("step", "mask"))
+
+    @cached_property
+    def pairs(self) -> PairTiles:
+        """The values of pairs that steps read from tiles of their own."""
+        return PairTiles(self.shared, "k")
 
     @property
     def begin(self) -> tuple[Vector, ...]:
@@ -100,7 +106,7 @@ class Forward:
             Parameter("lse_ptr", "*fp32", "lse", written=True),
             *p.sizes(),
             *p.storage.aligned(),
-            *p.given(self.terms),
+            *self.pairs.parameters(p.given(self.terms)),
             *p.skipped("q"),
             *p.sunk(),
             *p.dropped(),
@@ -138,7 +144,7 @@ class Forward:
 
     def _own(self, *measured: str) -> tuple[str, ...]:
         """A step's arguments for a tile, after the `measured` ones that its weights are relative to."""
-        return (*measured, "l", "score", "k_start", *(vector.tile for vector in self.vectors))
+        return (*measured, "l", "score", "k_start", *(vector.tile for vector in self.vectors), *self.pairs.tile)
 
     @cached_property
     def loops(self) -> Loops:
@@ -188,7 +194,7 @@ class Forward:
             "lengths",
             parts,
             reads(entered) | loaded | order.read,
-            (*order.given, "queries", "buffers", "q_desc", "k_desc", "v_desc", "v_come"),
+            (*order.given, "queries", "buffers", "q_desc", "k_desc", "v_desc", *self.pairs.descriptors, "v_come"),
             fixed,
             ("WORKERS",),
         )
@@ -219,6 +225,7 @@ class Forward:
             "load_own": (*lengths, *(bundle.packed for bundle in self._loaded)),
             "keys_read": (*self._loaded, *IN_LINE, *self.read) if self.handed else (),
             "begin_stored": hand_on(BEGIN_READY, self.begin),
+            **self.pairs.blocks,
             "vectors": hand_on(READY, self.vectors),
             "values": copies.values(p),
             **tile_order.loads(self.walk.spanned, self._load_keys, self.cut or self.walk.spans > 1),
@@ -226,6 +233,7 @@ class Forward:
                 *((ENOUGH,) if self.vectors else ()),
                 *(Statement(barriers, "barriers(STAGES, 1)") for barriers in self._barriers),
                 *(vector.made for vector in self.handed),
+                *self.pairs.blocks["pairs_made"],
                 copies.arrival(p, "v_come"),
             ),
             "packed": (work.bundle.packed, load.bundle.packed, *packs),
@@ -242,7 +250,7 @@ class Forward:
             "scale_log2": scale,
             "adds": str(bool(self.begin)),
             "rescale": a.rescale,
-            "vectors": "".join(f", {name}" for name in (*self._barriers, *(vector.buffer for vector in self.handed))),
+            "vectors": "".join(f", {name}" for name in self._buffers),
             "takes": ", ".join((*self._taken, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),
@@ -315,12 +323,13 @@ class Forward:
     def _first_taken(self) -> tuple[str, ...]:
         """The arguments for the first tile of keys of a walk."""
         dropout = (bundle.name for bundle in self.dropout.bundle)
-        return ("at", "m", *self._followed, "l", *_RUNNING, *targets(self._begun), *dropout, *_FIXED)
+        own = (*targets(self._begun), *dropout, *_FIXED)
+        return ("at", "m", *self._followed, "l", *_RUNNING, *own, *(_TURNS if self.pairs else ()))
 
     @property
     def _taken(self) -> tuple[str, ...]:
         """The arguments for each further tile."""
-        at, *more = self._first_taken
+        at, *more = (name for name in self._first_taken if name not in _TURNS)
         return (at, "visits", "acc", "packed", *more, "WEIGHTS", *_TURNS)
 
     @property
@@ -333,11 +342,16 @@ class Forward:
         """The names of the barriers that workers wait for, besides those of keys and values."""
         return (*((BEGIN_READY,) if self.begin else ()), *((READY,) if self.vectors else ()))
 
+    @property
+    def _buffers(self) -> tuple[str, ...]:
+        """The names of what loader and workers share besides the buffers of keys and values."""
+        return (*self._barriers, *(vector.buffer for vector in self.handed), *self.pairs.buffers)
+
     def _loads(self, site: Site) -> tuple[Statement, ...]:
         """A step's loads of the values that terms read."""
         if self.added and site == "step":
             return ()
-        loads = (*self.terms.loads(site), *(by_distance.loads(self.terms) if site == "step" else ()))
+        loads = (*self.pairs.read(self.terms.loads(site)), *(by_distance.loads(self.terms) if site == "step" else ()))
         return tuple(map(_shaped, taken(loads, self.vectors, _KEYS_OF_SCORES)))
 
     def _vectors_come(self, mixed: str) -> tuple[Block, ...]:
@@ -361,7 +375,8 @@ class Forward:
         place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
         terms = ("terms",) if self.handed else ()
         given = (*storage.told, "k_len", "ends", "v_come", "k_desc", "v_desc", "buffers", "STAGES", "BLOCK_N")
-        return ("at", "k_start", *terms, *sorted(place), *given)
+        known = ("at", "k_start", *terms, *sorted(place), *given)
+        return (*known, *self.pairs.taken(known))
 
     @property
     def _load_keys(self) -> tuple[Block, ...]:

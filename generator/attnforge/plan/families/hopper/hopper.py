@@ -23,6 +23,7 @@ from .backward import Backward
 from .by_distance import ByDistance
 from .dropout import Dropout
 from .forward import Forward
+from .pair_tiles import PairTiles
 from .scores import OF_SCORES
 from .wide import Wide
 
@@ -89,7 +90,14 @@ class Hopper:
         """The name of a row of tiles.yaml for what they do in place of evaluating terms; "" if there is none."""
         if self.by_distance:
             return f"tabled_{self.shared.analysis.by_query.weight}"
+        if self.pairs:
+            return "paired"
         return self.added.kind if self.added and self.weight != "drawn" else ""  # dropout is measured by itself
+
+    @cached_property
+    def pairs(self) -> PairTiles:
+        """The values of pairs that kernels read from tiles of their own."""
+        return PairTiles(self.shared, "q")
 
     @cached_property
     def added(self) -> Added | None:
@@ -125,18 +133,22 @@ class Hopper:
         spec = self.shared.spec
         if self.added and self.added.learns:
             return Backward(self.shared, additions.build(self.shared.analysis.by_key))
-        if not all(x.shared for x in spec.inputs if x.grad):
+        if self.pairs and spec.dropout:
+            return None  # shared memory holds either random numbers or values of pairs
+        if not all(x.shared for x in spec.inputs if x.grad and not (self.pairs and x.pairs)):
             return None
         given = analyse(self.by_distance.learning if self.by_distance else spec.given)
         tables = self.by_distance.learned if self.by_distance else ()
-        found = Backward(SharedParameters(given), additions.build(given.by_key), tables)
-        return None if any(map(_slow, found.terms.scored)) else found
+        found = Backward(SharedParameters(given), additions.build(given.by_key), tables, self.pairs.learns)
+        return None if any(map(_slow, found.terms.scored - {found.pairs.access})) else found
 
     @cached_property
     def wide(self) -> Wide | None:
         """The kernel of the backward pass for wide heads, if there is one."""
         found = self.backward
-        return Wide(found.shared, found.added) if found and not (found.added and found.added.learns) else None
+        if found is None or self.pairs or (found.added and found.added.learns):
+            return None
+        return Wide(found.shared, found.added)
 
     @property
     def summed(self) -> tuple[Sum, ...]:

@@ -17,6 +17,7 @@ from . import by_distance
 from .additions import Added
 from .by_distance import Table
 from .dropout import Dropout
+from .pair_tiles import PairTiles
 from .scores import scaled
 from .sums import Sums
 
@@ -42,6 +43,11 @@ class Weights:
     def sums(self) -> Sums:
         """The sums that are accumulated along the way."""
         return Sums(self.shared)
+
+    @cached_property
+    def pairs(self) -> PairTiles:
+        """The values of pairs that steps read from tiles of their own."""
+        return PairTiles(self.shared, "q")
 
     @property
     def dropout(self) -> Dropout:
@@ -121,7 +127,7 @@ class Weights:
     @property
     def _step_loads(self) -> tuple[Statement, ...]:
         """The loads of a step for scores."""
-        return () if self.added else (*self.terms.loads("step"), *by_distance.loads(self.terms))
+        return () if self.added else (*self.pairs.read(self.terms.loads("step")), *by_distance.loads(self.terms))
 
     @property
     def _inward(self) -> tuple[Statement, ...]:

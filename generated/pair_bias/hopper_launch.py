@@ -1,0 +1,61 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/pair_bias.yaml
+#   content hash  c048e6655840130d
+#   text hash     19e6007462768ddf
+#   render with   attnforge render specs/pair_bias.yaml
+"""Launches of the kernels of hopper_backward.py."""
+
+import torch
+
+from . import hopper_backward as kernels
+from . import runtime
+
+def differentiate(
+    cache, block_m, block_n, warps, stages, q, k, v, entries, in_bias, scale, out, lse, dout, dlse, delta, dq, dk,
+    dv, stored,
+):  # fmt: skip
+    """Fills in delta, dq, dk and dv; the gradient of in_bias in `stored`, if that is given."""
+    in_bias_qk_sum = None
+    if stored is not None:
+        in_bias_qk_sum = runtime.room_for_pairs(in_bias, entries is None)
+    in_bias = runtime.pair_rows(in_bias)
+    dq_sum = lse.new_empty(
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+    )
+    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    runtime.launch(
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            out_desc=runtime.tile_source(out, block_m, entries),
+            dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
+            Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.backward, (block_m, block_n),
+        (q, k, v, dout, dq_sum, in_bias, in_bias_qk_sum, lse, delta, dk, dv, taken, entries, float(scale)),
+        grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
+        from_shapes=lambda: dict(
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+            dq_sum_desc=runtime.fragment_source(dq_sum), in_bias_desc=runtime.pair_source(in_bias, block_m, 64),
+            in_bias_qk_sum_desc=runtime.pair_source(in_bias_qk_sum, block_m, 64), q_total=q.shape[1],
+            k_total=k.shape[1], Hq=q.shape[-2], in_bias_batches=in_bias.shape[0], in_bias_heads=in_bias.shape[1],
+            PAIR_STAGES=1 if q.shape[-1] <= 64 else 2, D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
+            BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
+            TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), turns_to=0, num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, entries, float(scale)),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip
+    if stored is not None:
+        stored[3] = in_bias_qk_sum.contiguous()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d38f31ecd99a812d
-#   text hash     6b70d589dd3ffd9a
+#   content hash  50663d53f6dc1130
+#   text hash     a741c95af315d926
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

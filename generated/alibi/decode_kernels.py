@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e44d4c63a9eaa9b
-#   text hash     4fcfae241f9a89ec
+#   content hash  533759913c12ecae
+#   text hash     d6d438b451100741
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07f7d4a08c591b95
-#   text hash     43fe06465f9c073b
+#   content hash  13a4c46d68fb9564
+#   text hash     59153100def1501c
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

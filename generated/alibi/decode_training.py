@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  88088b046f4a7aa7
-#   text hash     895f18b7b749506b
+#   content hash  fc03763633076d6a
+#   text hash     bfc0aa304a3dba9d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c5cd19370637fd8c
-#   text hash     18cd77ff55246a0b
+#   content hash  dccf8283c51fc275
+#   text hash     e5a43fe9f40f32ee
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  931116f7a44b045f
-#   text hash     17fb8085722ecf48
+#   content hash  a6eee4c42da18eee
+#   text hash     91e0245d8e02dc48
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

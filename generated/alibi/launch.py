@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4118c01f95966c50
-#   text hash     596f01d4a6cf4040
+#   content hash  c16cb3c7f72132f0
+#   text hash     ab7b3bfc53896974
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

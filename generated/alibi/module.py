@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d95591c4184cfa2a
-#   text hash     4bd1e4541c0b001d
+#   content hash  eff01bc29b59f22b
+#   text hash     d512120cb6b75072
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  561426f6da29f44c
-#   text hash     48bc2626fac9aa4b
+#   content hash  c18e24ec2cbdae55
+#   text hash     49300802db17a41f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

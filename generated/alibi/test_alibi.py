@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02ecf5a2c6078029
-#   text hash     a1901fe82dd91f9a
+#   content hash  6b82bf11b0a8afd0
+#   text hash     3b918cb28d431675
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4d78c7ecc18dac4
-#   text hash     97e2f7221f3fdeb1
+#   content hash  afa85cac3afabf98
+#   text hash     13980c26aa525222
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d3f3961561e9b9c3
-#   text hash     fe2e7a21c89d0aa6
+#   content hash  18fb97f01333a7d5
+#   text hash     3bb1a9209e2553a6
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  de4f26f91fceacd9
-#   text hash     5e494c6d895d3fe2
+#   content hash  5f09401e2d6c3dd6
+#   text hash     c1e25937e6819993
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

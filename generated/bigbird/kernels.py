@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5954922197288a47
-#   text hash     acf97c59669e0cdb
+#   content hash  de15a7140459273f
+#   text hash     5452a44552aaea2f
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

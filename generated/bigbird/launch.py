@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa60a78bf120f9ac
-#   text hash     bfaebdfeabf3c154
+#   content hash  23992707d46636b9
+#   text hash     3ec14a5e9cffecac
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

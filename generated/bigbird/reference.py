@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2e0de8f8002cdbb7
-#   text hash     d6eda34e8e728c0a
+#   content hash  d784930f118496e3
+#   text hash     173058b0ba0101a2
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

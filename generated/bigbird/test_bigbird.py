@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  afcee96270f521cc
-#   text hash     a3dad60ad882d518
+#   content hash  d23f9a97d8d38df3
+#   text hash     8167a356c4b2b380
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8964628c5235ff0c
-#   text hash     b61896e66c6058b5
+#   content hash  202ef19e58a192bf
+#   text hash     9a9928ae05135c8c
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  79820867edd46708
-#   text hash     57248648ad98e482
+#   content hash  b0f1e54e0c396040
+#   text hash     e53aa33e02454817
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4092c30e8d086e2b
-#   text hash     ed6865b52b6dd8eb
+#   content hash  8db01fe9418afcea
+#   text hash     d85bb5a918ba8046
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

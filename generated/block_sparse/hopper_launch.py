@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d3ab9e18321effb0
-#   text hash     4b1b636ecd0fb2d3
+#   content hash  7b4b9621609e4949
+#   text hash     7bbba59bfe5ddadc
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

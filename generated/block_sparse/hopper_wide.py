@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d441cfbd8fda241a
-#   text hash     9f9a5f24c09623b2
+#   content hash  c5a4b4f3f89f40f5
+#   text hash     6757fe9c421cc472
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5eeec52930b5473b
-#   text hash     497f7d5c6c64dc3b
+#   content hash  ca4e174fe340a15f
+#   text hash     c1c361f0c50a3b89
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

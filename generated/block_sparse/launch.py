@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6970d28d76a3721e
-#   text hash     b2a603f11c7cbb66
+#   content hash  351b6fd1a08b5104
+#   text hash     de3ebac04457bc31
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

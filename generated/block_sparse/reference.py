@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e1e37d3a7236bf22
-#   text hash     18d414d488a325d1
+#   content hash  36326bdcb1cf205b
+#   text hash     4b1ed73e907b594c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  69df31e56e12c5b0
-#   text hash     311d55692582d5d1
+#   content hash  05d6c96fd19d3470
+#   text hash     46e1caa8ea4bf4ca
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

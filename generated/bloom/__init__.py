@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8bbf87c03f88e6dc
-#   text hash     ae2aa35f1962d0f3
+#   content hash  0e9d289d08268304
+#   text hash     ec39614d2ba8bcad
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fff12a7441beb1b7
-#   text hash     af6c1e9e6e20e212
+#   content hash  c55e4e1ff9a38609
+#   text hash     00790b624fb65900
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8f7a622fe9839b21
-#   text hash     1873e6703571c82b
+#   content hash  fe3a26468f8c4217
+#   text hash     5ed3ab1e799a7117
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

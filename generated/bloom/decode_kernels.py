@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1e07560ce0d8fbb1
-#   text hash     c76adbac5777994f
+#   content hash  df67071992f4e2f8
+#   text hash     d61b2922a17c8ba5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4ef79f2bf630ef74
-#   text hash     c2db854f66998923
+#   content hash  9251e7fc30070362
+#   text hash     a303b81209a8d7fd
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

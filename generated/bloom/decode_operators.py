@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fac6eec3bf62b8fc
-#   text hash     8167292c692c1b53
+#   content hash  a9201815ad310ab0
+#   text hash     93c9f9450c2cd763
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1827cb03db7ac14f
-#   text hash     7442cb57e23dadfd
+#   content hash  31328746cc1c5beb
+#   text hash     028e55bf728d4d8a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9c96d3c6c579c57
-#   text hash     3020363df26b0e02
+#   content hash  ce72bae2e55f53cf
+#   text hash     ab38bcbe4b3436f9
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

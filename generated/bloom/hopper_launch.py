@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  978b2dd00dda61b3
-#   text hash     39f9be85a30bae29
+#   content hash  811a4690f016e4cc
+#   text hash     4b69240022d9f248
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

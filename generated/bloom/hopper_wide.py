@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4ab014bf23d568b6
-#   text hash     d57885ecccf9e0a2
+#   content hash  c44cfe85b86e7402
+#   text hash     e754385b8d787ef3
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e3d72f617d1f30e0
-#   text hash     de7b82c45df52fc5
+#   content hash  26e5dfe20960f282
+#   text hash     734bbae1bb187345
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81283b72164805b7
-#   text hash     6a0b1540c61521e5
+#   content hash  f620fefb8e1709be
+#   text hash     acaf4b5b2f6bea99
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

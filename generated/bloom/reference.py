@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8c4dd9d8f2b7b6d8
-#   text hash     666ee73332df73d7
+#   content hash  e738c43f9c23746b
+#   text hash     6ab0c2f6590ad7bf
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  333e463644a50204
-#   text hash     b9c79d0755d85734
+#   content hash  9901b717a4b1f82e
+#   text hash     6b16ef729639ab45
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

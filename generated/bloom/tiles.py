@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f9ffac7ce380b7d
-#   text hash     38530fd5f21e13d6
+#   content hash  7dd7265ae854ce3b
+#   text hash     01bfaa44d8d8bbc6
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

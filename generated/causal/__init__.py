@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bc3b80656a2569f
-#   text hash     b9146a940393b53d
+#   content hash  b320ea19351e99d4
+#   text hash     777020069a728ea8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e61bbb4acf7944e2
-#   text hash     496ada3d16883523
+#   content hash  f7c10b99be61b1b7
+#   text hash     9ab00f186297a925
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5556d80999e096b3
-#   text hash     c71cad848e614469
+#   content hash  ded6451a8f407258
+#   text hash     9c5bfc39477bff92
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

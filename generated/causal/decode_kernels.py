@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bb56cab5d6699863
-#   text hash     5e408b5f404423ee
+#   content hash  227b5431c64b354a
+#   text hash     a36d837d0ec2bfe3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

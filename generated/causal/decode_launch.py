@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c82bbab094a9c2dc
-#   text hash     ad0dc435c2de4c63
+#   content hash  c86c09ee504ce6b4
+#   text hash     bbcaf1bc76ff2c17
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1613dc3e3839c3c7
-#   text hash     55352744df1ac90c
+#   content hash  8cb4892354983658
+#   text hash     0a9b7c685b74bb02
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

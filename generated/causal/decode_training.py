@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e84a95bd273d9d7f
-#   text hash     1f7d5946ebaf7a15
+#   content hash  cf9e132b7c436417
+#   text hash     115f15af7dc12137
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  749df8c0410510bb
-#   text hash     9113477de239b5a3
+#   content hash  c0e139465ca8479f
+#   text hash     89e5225f9082e1b5
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

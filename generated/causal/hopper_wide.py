@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5d03fe12f8e630
-#   text hash     b84df69e97af30c9
+#   content hash  fd4b9962e5169d60
+#   text hash     c8d730477fb55c90
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

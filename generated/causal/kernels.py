@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53080b508904c0c2
-#   text hash     0294e0492f00838e
+#   content hash  d19d01efc800cb18
+#   text hash     ec7c7a3a150a48da
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  282f378aad9b574e
-#   text hash     f8b5a1144e48b454
+#   content hash  3b73e6cec63030cd
+#   text hash     86b09ff042da7af6
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

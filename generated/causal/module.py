@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e312b3363dcadda
-#   text hash     db1d2742128a2567
+#   content hash  65f0f00199e51702
+#   text hash     78baba6c2ef7613e
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

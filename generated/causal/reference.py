@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  164b2010a6a33bf6
-#   text hash     7d25dc38eb1267c2
+#   content hash  3f4699b181c8c5b7
+#   text hash     99abd8807b61106f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da06ffcca21bcec6
-#   text hash     d11a22aa6dc22862
+#   content hash  7d57d84fa5860bfd
+#   text hash     48f23b184c4ee5d8
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

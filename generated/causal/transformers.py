@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20b8384ebb148b4f
-#   text hash     b1a465ef32db2385
+#   content hash  a770f7e1e7902e3f
+#   text hash     bb8dc230fc16a75c
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

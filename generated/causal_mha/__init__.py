@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49cddb53415e7094
-#   text hash     e2fe69ea62b0e41f
+#   content hash  9802634093c360bc
+#   text hash     1452e584123340c6
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

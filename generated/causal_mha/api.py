@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5807a39005f28bf1
-#   text hash     e3c4017e75e026be
+#   content hash  1a63cb3dc354088f
+#   text hash     8fee7ee5aa9e167f
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

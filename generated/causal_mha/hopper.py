@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  91cc316d6edecf66
-#   text hash     03b54f854094f5de
+#   content hash  ab610c01f91f4fbe
+#   text hash     74cfd6d0dc19cc3e
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3156e520c8f9580f
-#   text hash     ed9ff3a5992baa9d
+#   content hash  309f52abbd1f9a6f
+#   text hash     46583ce453cbba59
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7e696acefd76b034
-#   text hash     02155b911e54cdd2
+#   content hash  ae3807263e9ad33d
+#   text hash     55285a2a103a7d87
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

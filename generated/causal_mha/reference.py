@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a5dcdf8e7e56a520
-#   text hash     51ea7bbcea3af2c1
+#   content hash  148c1a702896e7e6
+#   text hash     aa4eb000f485e05c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

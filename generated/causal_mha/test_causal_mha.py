@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  76cd63559e45d081
-#   text hash     1ec184755e33bf23
+#   content hash  a6cadd328248a3e9
+#   text hash     0418ef8c21fc0292
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

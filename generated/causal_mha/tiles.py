@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  03b8c52ea74b4be9
-#   text hash     d308cd4786009b7b
+#   content hash  d0cfde5629738971
+#   text hash     fb945a5827734006
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7aba12e17329ecc9
-#   text hash     fa07421e129afcb9
+#   content hash  490d1cfb1011bfe1
+#   text hash     ee2303431bd4109e
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c81ec310e2803608
-#   text hash     6783eb9fb9743968
+#   content hash  bfd21d8a51ba8ea1
+#   text hash     ef5305607dca3058
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

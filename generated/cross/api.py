@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5cfeca2751b8f6af
-#   text hash     8722262a932fa13d
+#   content hash  bbe16de34aed12fd
+#   text hash     0b046a58b53bbcaf
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5160229d6ec4975f
-#   text hash     2245b28966ca21b3
+#   content hash  4cb264403d7635da
+#   text hash     7d495da73bd21b2b
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

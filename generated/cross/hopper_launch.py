@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  18ee5008af44d1b7
-#   text hash     5d848294f4a72b36
+#   content hash  1c283b2c92ced1eb
+#   text hash     82adda9be27bfa96
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

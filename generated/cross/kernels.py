@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  33853bd249c757d4
-#   text hash     d5053e2bb7a5bf37
+#   content hash  fd65979ad3779b22
+#   text hash     6f234bf0eb550ed4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

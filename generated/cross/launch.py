@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  69a0f81ba83a0054
-#   text hash     6c4e1d28ac2161b3
+#   content hash  f04d1ed43a984b88
+#   text hash     ef098935c07a4d80
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  85c78d72cd0778f2
-#   text hash     247f4c8cbb7a1cd6
+#   content hash  ae4cecbbf2b420c4
+#   text hash     9cc17f7e44133559
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

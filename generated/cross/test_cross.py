@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0bfc697eac1afebe
-#   text hash     5fd84d4b40492528
+#   content hash  abbd5d3652a9a4e4
+#   text hash     4185185e98c9ed40
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

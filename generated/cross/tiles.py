@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b8c31cb6672b7357
-#   text hash     41f945b01ba1c1f5
+#   content hash  25b8440c4c1278da
+#   text hash     bf34232d7a8a3756
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

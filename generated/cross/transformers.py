@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f83a99a0a7511eed
-#   text hash     85a5ba72dddf1396
+#   content hash  32d2cca816795411
+#   text hash     4b320d8353e39df1
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8a9799cf7c2e6208
-#   text hash     1c4207069072f8b6
+#   content hash  e595dc086f5624ee
+#   text hash     6d46b5dde095fa15
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

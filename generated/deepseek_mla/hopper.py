@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be762943a76fe1d1
-#   text hash     c41ef2ee6f1f62d1
+#   content hash  483784b56497aaba
+#   text hash     6e8986d5cf595aed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

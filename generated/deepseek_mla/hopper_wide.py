@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b1b8e64ffc3fe028
-#   text hash     50cc17f573de6270
+#   content hash  f4603b88f8e28e5d
+#   text hash     5ab765f0a325389e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  84c17d205fd9b6a2
-#   text hash     24a9d1eaf554006b
+#   content hash  b9a1dcbf327159ad
+#   text hash     84554c27e67bf2ea
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

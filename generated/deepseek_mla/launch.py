@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  df293b77b86496bc
-#   text hash     9abdd5836198a062
+#   content hash  1065bbf671de2657
+#   text hash     a3befc711f03700f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  421a0b8b703491da
-#   text hash     c61674ebb5a42f91
+#   content hash  312e74ec6f8b93b5
+#   text hash     88f44ea9e0c9598c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bbb1587074bedf91
-#   text hash     95f63b0a1372c82f
+#   content hash  7f864915fc47d04b
+#   text hash     eefb8d594dbc9af6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

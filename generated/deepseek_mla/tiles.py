@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  acca16cf9a181bb3
-#   text hash     6e472fcb602ff65e
+#   content hash  cc7c7355fe284990
+#   text hash     63fb1b4f03fde513
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  416837319968d2d9
-#   text hash     98b81ed6c26e751f
+#   content hash  e8ee8882f9063e83
+#   text hash     24c847ac54896066
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0885eae272a2acbb
-#   text hash     38f32ca4e909dfce
+#   content hash  ebe14472067faf6a
+#   text hash     7dd4fb6fc5155b04
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

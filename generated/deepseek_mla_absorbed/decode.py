@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  589ad9e6f9152cd9
-#   text hash     5f2f9f17e1d6c6e5
+#   content hash  b8eb2482a4bb9058
+#   text hash     fdbe4e439648f6ce
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

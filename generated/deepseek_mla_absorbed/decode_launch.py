@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8c6a122be1cb3cb1
-#   text hash     ef1b694f6999537f
+#   content hash  8f4469e7d86717c9
+#   text hash     ae3fef5482318dc9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

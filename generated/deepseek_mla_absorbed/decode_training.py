@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  840131ee0bde61a0
-#   text hash     1ea4c151e950171d
+#   content hash  b84ad44cdd000bf7
+#   text hash     1cc2f045e2d8f360
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2eb903bdf6b21cb2
-#   text hash     545d35302363ffa1
+#   content hash  ef709afdeba62c2a
+#   text hash     36917ab5c5598f90
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

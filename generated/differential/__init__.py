@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24910d356c7783ef
-#   text hash     f79c179867f3a291
+#   content hash  7cf6eb067b31dd45
+#   text hash     afa77958cea15b75
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  79169ace9b7d32ae
-#   text hash     6aa097176cd908b7
+#   content hash  45e58ed811b9e93f
+#   text hash     3f312a2a4844f266
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d6df32d67ca85c84
-#   text hash     2d725ccecb1b69ed
+#   content hash  91f1e64070e8165b
+#   text hash     44000ad08863b999
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

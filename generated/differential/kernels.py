@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  45d29a5816765faf
-#   text hash     82d20845696e752b
+#   content hash  9f4574d8cdbe754d
+#   text hash     0ba92f428c204060
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8d44699e0a430268
-#   text hash     dd263bd0872d500d
+#   content hash  5dd433f091431c02
+#   text hash     d4acb7ba5f081e46
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5f3e2bac8b35a3fb
-#   text hash     5d6cecb5916c1850
+#   content hash  434412b5f301f247
+#   text hash     aa0258e499e659d0
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  150d94aee45e4c76
-#   text hash     0ddd0c4d478f4b1a
+#   content hash  e652a9b8f4e873f4
+#   text hash     6e510eacbd9e561c
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

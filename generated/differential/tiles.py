@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  819c385e2bbfe6a5
-#   text hash     1934fbccd830e77c
+#   content hash  06885558764efc20
+#   text hash     cb5705ccd758ef62
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

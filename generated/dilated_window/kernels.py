@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  daad2b459c9f0691
-#   text hash     eeb8e7a249693c34
+#   content hash  f4cc2a50a490a6a1
+#   text hash     a793bc68101ee1e9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5065be67ae28190b
-#   text hash     201874a1273d8407
+#   content hash  83f08fc8941825fe
+#   text hash     4cd140c8d928f8d3
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

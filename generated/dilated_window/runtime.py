@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  048e948b9e65796b
-#   text hash     bda37ca0776dbf3a
+#   content hash  9a2a6194d0bc6638
+#   text hash     dfaecdcf1338e626
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -751,6 +751,11 @@ def is_of_scores(x, q, k):
 def room_for_pairs(x, whole):
     """Room for tiles of the gradient of such a tensor: zeros unless kernels write the `whole` of it."""
     return empty_rows(x) if whole else empty_rows(x).zero_()
+
+
+def room_for_sums(x, *shape):
+    """Room for sums that make up the gradient of such a tensor: of its type if they need not be added up, or float32."""
+    return x.new_empty(shape, dtype=x.dtype if x.numel() == torch.Size(shape).numel() else torch.float32)
 
 
 def in_turns(grid, told):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  94bc23b48736c976
-#   text hash     c9cc21a73b2ca7a5
+#   content hash  0a5496bdcb70a670
+#   text hash     8efe9bfaad9d0d27
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c81d88b083842f45
-#   text hash     81b45e7ff7ebc1f2
+#   content hash  07726c9e7a5c8499
+#   text hash     b706e54ac58547ad
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ef76c720935fd6de
-#   text hash     3d035a18926292f7
+#   content hash  8b725388caf7d1c6
+#   text hash     24bcf8bcc76eb475
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

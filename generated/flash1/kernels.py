@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  215ddef931886b49
-#   text hash     f239cb794634e74d
+#   content hash  c1ab5fc2bdaa8215
+#   text hash     0f76719b772dc8e8
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c0af12d8aaa82f7a
-#   text hash     b27a461f2349bb6c
+#   content hash  20e00a9bdd2afb7c
+#   text hash     3c8ec9ab3d8b5edc
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3d0475cefc9e93f7
-#   text hash     2575b7933304e1cd
+#   content hash  33fc5b225fe47715
+#   text hash     b1da1964722b8945
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  123c297dde051d89
-#   text hash     6c71a7ba8e9a338a
+#   content hash  163dcc8de735d1cb
+#   text hash     701239f361d59436
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4318f570eb4ac15f
-#   text hash     8ead3b18db8658fc
+#   content hash  b155ac47f696d7ff
+#   text hash     cca8335442ff4464
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c05c6ee9cc75fe10
-#   text hash     b09183879c913956
+#   content hash  bddc6050c0269325
+#   text hash     1095bc2bde4c6a69
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c2487f18c6392165
-#   text hash     bc16424eb090aeec
+#   content hash  54a7305981a15c81
+#   text hash     a9f8a47ddd8f8c7a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  97b4fbadb54637cf
-#   text hash     df965a21786288b1
+#   content hash  60133d150f6873a2
+#   text hash     e14fd02dca8f8543
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  45c471670a20c759
-#   text hash     9fd03706609f33bd
+#   content hash  9ea06959d0198223
+#   text hash     6e11e4cb714e2f3b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b11647fc51ecfe29
-#   text hash     04178a68a46fad77
+#   content hash  6f5581e1fe2cefe9
+#   text hash     f73cee2316505e55
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

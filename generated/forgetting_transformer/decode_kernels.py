@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c4b692beef7e3e51
-#   text hash     71cf4961a829c7b8
+#   content hash  0c2b328fe3b86ee6
+#   text hash     ac1149ec9fba65b0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

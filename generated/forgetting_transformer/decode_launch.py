@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  02a9c10dd38ba88b
-#   text hash     96ee56b15a65c342
+#   content hash  97b564b232ecb9ba
+#   text hash     b86eb41c86c248db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

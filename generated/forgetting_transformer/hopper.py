@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  505e259f62e179af
-#   text hash     f5cd54fcb35c60fb
+#   content hash  3a131d226532e7e5
+#   text hash     56d78a430fb5a161
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

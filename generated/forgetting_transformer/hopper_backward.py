@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  91441a4956de4c7c
-#   text hash     8ecf93dfabe23f75
+#   content hash  42232f4d3d8773ba
+#   text hash     ec8971fce378651b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9fc9b1538ded28ad
-#   text hash     71640f36456d31f5
+#   content hash  ec747aca35d061ee
+#   text hash     81c28c8ce679896d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

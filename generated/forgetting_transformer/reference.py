@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2c32ed53c02f3602
-#   text hash     3787dd8e542d1f8c
+#   content hash  08dac04dbbc572c7
+#   text hash     0bc2e24543c1bb34
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

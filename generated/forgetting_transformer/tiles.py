@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  28df65119350a0b1
-#   text hash     45fe6844e4b59954
+#   content hash  4d73af290e4cafaa
+#   text hash     08fdd2e423f6b69c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

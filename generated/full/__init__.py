@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8802fbd2bc9665b
-#   text hash     9d038bd02d489085
+#   content hash  da0fcbe8fe5312f8
+#   text hash     1866bfbc7a1e2da1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

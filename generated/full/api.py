@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c02c6ce57287adb4
-#   text hash     ac279191fa438b57
+#   content hash  862fd37a60012be2
+#   text hash     3593882dbd3147c9
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

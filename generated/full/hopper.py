@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c477982302058328
-#   text hash     11681c6b31a64b61
+#   content hash  34d75937a39448e7
+#   text hash     c0f06cc08cf9e4f3
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

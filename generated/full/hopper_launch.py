@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34eb62a0c32abf1d
-#   text hash     6d36a174cc2f2e6e
+#   content hash  9fb0aaf4259d5ea8
+#   text hash     a6fae107f17be2e7
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b05355be73f128d2
-#   text hash     a24561167e250b43
+#   content hash  1e6ef861e4748f6a
+#   text hash     c052a53220b81806
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

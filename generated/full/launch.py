@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  de54dbd4e23f2ead
-#   text hash     82beb001eaa48a5b
+#   content hash  e4eb668714476619
+#   text hash     a81935aaa45b58f6
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

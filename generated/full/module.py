@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aedb6ac75434379e
-#   text hash     1edfe29a060e3387
+#   content hash  c91d3b0a458a1170
+#   text hash     458bd9559dcf1c3a
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

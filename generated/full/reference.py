@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  383d721e18a928dd
-#   text hash     34f7ebd89532d780
+#   content hash  92c1b48c30f26a94
+#   text hash     9d2115f286f6b735
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

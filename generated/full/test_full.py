@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24e88ee6db625642
-#   text hash     1072b8c151855c43
+#   content hash  79431e42ff03f5bd
+#   text hash     3ddf2c9c75d1db09
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

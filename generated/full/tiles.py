@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ba5ed47838a6f518
-#   text hash     bde86c8f6338a8ac
+#   content hash  549b3bdba54c1cac
+#   text hash     0cca9f6f73094fba
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

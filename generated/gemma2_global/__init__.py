@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  156b3d3bb7d3f028
-#   text hash     a128aaaa7083c4b0
+#   content hash  cfff1bf87a7b9326
+#   text hash     99e032de1acd7535
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aa3fa5263bcea09a
-#   text hash     4ef2654a3d62f390
+#   content hash  8ada0e77869c1330
+#   text hash     9284c33f274cc3e5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

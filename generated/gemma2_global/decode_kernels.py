@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f4393170c5466103
-#   text hash     9f0c2e412516f718
+#   content hash  c7e14a81ec04caa5
+#   text hash     d36d363d518e7d49
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b20c8b439edcaf13
-#   text hash     62938cda9dc06275
+#   content hash  e0f079b1dedf5e02
+#   text hash     da5e4012eac06889
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  849c6f5ffd937514
-#   text hash     7ead03ab04edafe5
+#   content hash  d411d59480b5f6a3
+#   text hash     743f53770f4a9aee
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f685123c1ea44fdf
-#   text hash     325570830e9a936d
+#   content hash  8e9507de5264b5da
+#   text hash     88c2dad2e585236e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9ded1be86ee0e90f
-#   text hash     6a990a19d1d75062
+#   content hash  f21143a4d699ffd2
+#   text hash     5b8e16399ba0eea3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  130187012a1109e2
-#   text hash     c7a25ef2d59e6a26
+#   content hash  246c9e795a23575e
+#   text hash     efd630bc6619838b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  39280847a5dcfbca
-#   text hash     c096dc3be564da91
+#   content hash  17a30c68041f2d32
+#   text hash     f247257ad16804d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  181feba9bb253a76
-#   text hash     1b0f8806bb165eea
+#   content hash  6a6ef347d2c3c6e4
+#   text hash     0cd667844fd0778a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe6ca6b5280cfbbf
-#   text hash     99d0f084b89fbaff
+#   content hash  b9d16378ab29d234
+#   text hash     b354493fa1f46d66
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55f3e905a08144d3
-#   text hash     7f002b69a6ce8cec
+#   content hash  ca497ee9c9bd796b
+#   text hash     cabed3fc8be7dd30
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

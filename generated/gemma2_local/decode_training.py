@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  910fad18f235dd9b
-#   text hash     c62582a0192f2f48
+#   content hash  c1eab5c2a4e4e7f1
+#   text hash     363c36da6a517efa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

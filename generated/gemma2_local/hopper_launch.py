@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5acece3e1a943f25
-#   text hash     5434da73fd72e67e
+#   content hash  264f0ed87abfb6b4
+#   text hash     abf375fb047b5f81
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3020fae8635656ee
-#   text hash     3e3004c94d1fb6ed
+#   content hash  4cbc3a8952ce3454
+#   text hash     e00ea8a1986f976e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

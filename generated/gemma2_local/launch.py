@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a93381da45a34293
-#   text hash     746211af93f90d7f
+#   content hash  6b8edbb48c3ff6ac
+#   text hash     8d99fa450d2e2297
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

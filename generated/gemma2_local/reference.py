@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a0fd6e9008ebd7d1
-#   text hash     0a5046ce3230db89
+#   content hash  b8ccbe7a8f88f825
+#   text hash     9a9d962801ea91fb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d90abe8e016ebbe
-#   text hash     8c5ed3933a90cafa
+#   content hash  667f75a9c1498c97
+#   text hash     527d39a9c45001be
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

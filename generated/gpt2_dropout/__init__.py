@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3b358eea00ac068a
-#   text hash     b2aea710d8399fcb
+#   content hash  9ff35b09a0e74c5b
+#   text hash     321ff1c36821eb52
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

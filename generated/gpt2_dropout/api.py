@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ec4cc2c6b219bf64
-#   text hash     6186de860944187d
+#   content hash  465b5f9d4ab5bd80
+#   text hash     bcf0ed5ab2192c7d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  da0f0f3ea0c845da
-#   text hash     711c7bc4df0d8b11
+#   content hash  0d4bcda5d652c4b4
+#   text hash     ecb94ff94143a878
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

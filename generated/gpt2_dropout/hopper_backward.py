@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cdc3f13a429acaca
-#   text hash     3769df0ec43a4a0f
+#   content hash  0a2c6f97db5dc91b
+#   text hash     76770d78a534abd5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a3a1e0360ad07154
-#   text hash     032a0c9ddc2b872f
+#   content hash  afa048c415b76fb5
+#   text hash     5739aec2be6941c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0448ff462a93c74a
-#   text hash     c4f425859e1d0e43
+#   content hash  de0d1dab4f761afe
+#   text hash     417a939a91b0297a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

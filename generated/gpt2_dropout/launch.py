@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  027204e44a2523b0
-#   text hash     39683007aee0d7f7
+#   content hash  581caaf40f42c16e
+#   text hash     bc7665fafdb5957b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

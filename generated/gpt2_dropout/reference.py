@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ae1a32ec71c934be
-#   text hash     04375cfe2f12f54f
+#   content hash  0da1ecf65b2e97b2
+#   text hash     37fa3e162991d3e6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9af0db9ec7460691
-#   text hash     b03682aea20af910
+#   content hash  4b6cc45b402ed756
+#   text hash     abc6b32e34515a46
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

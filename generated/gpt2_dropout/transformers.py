@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fc630d315c24d4e6
-#   text hash     b86160a054367172
+#   content hash  978f95b396548d20
+#   text hash     bbcf51767621abd1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a72c7c97e66b62a3
-#   text hash     70110c93d95dfcd9
+#   content hash  ab24f196e311855f
+#   text hash     6337b8fa8980fb9d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e238a5a7342956e9
-#   text hash     8d858ef4234e2168
+#   content hash  9e7cc5d5340374c3
+#   text hash     65205224b3e90df0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a3964ab954371909
-#   text hash     ba8258f12b9d8147
+#   content hash  1cac478e4d5fe4ee
+#   text hash     84762afab9d5606c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4c6e763c5e250238
-#   text hash     2db41428b2e93cf3
+#   content hash  e5a0b9c891bee748
+#   text hash     dd24fc34f3151fd7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4fb02d11447fc037
-#   text hash     a5cb19cb3122c8bc
+#   content hash  4671859d48d0c3d4
+#   text hash     5f7daf2e90e41f68
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

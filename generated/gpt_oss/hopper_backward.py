@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d14acd58c176bb97
-#   text hash     3ea9171f329611c5
+#   content hash  fdc60fb34ec645a4
+#   text hash     fe40da945baf1004
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

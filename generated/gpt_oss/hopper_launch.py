@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b264ae32ca6ace50
-#   text hash     baed78b8ba16bca0
+#   content hash  5ce971b40ebbec9a
+#   text hash     ac20461b641a9b09
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

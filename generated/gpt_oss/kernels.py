@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc740d6dd6680a9b
-#   text hash     3be2ca4ddd335afd
+#   content hash  5eae3a53cef25a1d
+#   text hash     519a887684352d15
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  56747a2e97e6e943
-#   text hash     5eb8921b8c31a675
+#   content hash  b57f641e7c0a0147
+#   text hash     31a787e85d978682
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  348383cd797d6e67
-#   text hash     e84ce70e5de9049f
+#   content hash  01d4a57f65d5ccc1
+#   text hash     f5da69614a90eb90
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e2a801e939881fc3
-#   text hash     210e19ab885082be
+#   content hash  1f526c703731b3fa
+#   text hash     dca7c92a26f3fe75
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

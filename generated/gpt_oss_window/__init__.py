@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fe5a2d4f3f43494b
-#   text hash     a5913394b3ea3031
+#   content hash  1755528018eb0bbd
+#   text hash     69d5c3939c71dd0c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

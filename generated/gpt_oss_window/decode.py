@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddb76f90ce0ebc1a
-#   text hash     ec9447d57d2e6ea9
+#   content hash  e0181918fc8b27db
+#   text hash     c2e4379d5713f23e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

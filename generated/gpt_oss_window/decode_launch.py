@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  98ab5994a663dea0
-#   text hash     c5d5cf4a386677f6
+#   content hash  065aecb927dbd46a
+#   text hash     6272eb917b9e890a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2927f01719f79fa7
-#   text hash     3d6bbe452b583657
+#   content hash  45a2a512bce2c10f
+#   text hash     00bbd08ce5270b7c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

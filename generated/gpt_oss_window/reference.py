@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eae5ff4602f05665
-#   text hash     baf9fc05074e11b3
+#   content hash  b8c3d9be99d77967
+#   text hash     6a582f6910fca92b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

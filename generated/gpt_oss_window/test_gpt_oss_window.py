@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7e581e9e21748acc
-#   text hash     7dadad1d068ec635
+#   content hash  f6bfcd388b3be6c1
+#   text hash     f94f6f1da4b5d285
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

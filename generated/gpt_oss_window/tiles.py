@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f1ffb0f3cd27a19
-#   text hash     b7e94700e6a6ccde
+#   content hash  71873de8a758553b
+#   text hash     5d6416cc0b1530eb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

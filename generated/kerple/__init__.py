@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a74359228a2a3141
-#   text hash     c9b9f8196094f76b
+#   content hash  0cea840e4252649a
+#   text hash     8414375699b1bae0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

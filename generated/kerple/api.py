@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6a3fc2179e7f4945
-#   text hash     3281f5575c00ae82
+#   content hash  cb37f3461205554b
+#   text hash     6d36204b0a3aef2c
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

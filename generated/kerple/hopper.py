@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4ed33d61a8c5aa8e
-#   text hash     b5cf6559d9ec2ee7
+#   content hash  d7854166d698d9b4
+#   text hash     104b4a9c4dfb65ed
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -88,7 +88,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import padding, runtime
-from .hopper_by_distance import make_by_distance
+from .by_distance import make_by_distance
 from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()

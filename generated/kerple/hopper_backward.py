@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  366c422c45067283
-#   text hash     e9b7ab7e56977f32
+#   content hash  e732633c9866747f
+#   text hash     036c9a12ea658971
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

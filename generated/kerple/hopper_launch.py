@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9bb2dcb7019d785b
-#   text hash     70bc9f02e59f6c18
+#   content hash  bd2d6f3d6bc602d1
+#   text hash     5230c97bce24f218
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -11,7 +11,7 @@ import torch
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
 from . import runtime
-from .hopper_by_distance import make_by_distance
+from .by_distance import make_by_distance
 
 def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_decay, in_width, scale, out, lse, dout, dlse,

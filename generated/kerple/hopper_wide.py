@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  81e777b44936d10d
-#   text hash     11207903927525b3
+#   content hash  7f95e3fd19f7a35f
+#   text hash     098916c147f9e24e
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d249dfaf9e557c7c
-#   text hash     1ac74dee19b5e2c3
+#   content hash  1b9fefbe334b4004
+#   text hash     8059e5aca4d54b27
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

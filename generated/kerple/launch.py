@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  24a79c7b70e4c44e
-#   text hash     b4d7b2a140ee61e9
+#   content hash  a2cd3d51ee7b02c8
+#   text hash     ed3c8c6987682e4a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

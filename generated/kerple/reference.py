@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  833799602e5917aa
-#   text hash     df922db590ee0c05
+#   content hash  9820412071364131
+#   text hash     5b046ef3e9bf8357
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e218e3dda5120b8f
-#   text hash     b69ba8f34c9935bc
+#   content hash  11800b81659ac76d
+#   text hash     336d282a23af5c56
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  adeea788d7e26997
-#   text hash     e2007502dce52961
+#   content hash  79231215ab207be0
+#   text hash     dfce0fbca6382c0f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

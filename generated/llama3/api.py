@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68c1203295f72dd9
-#   text hash     33dccc9af504bbcf
+#   content hash  2aab38605fa26a10
+#   text hash     855f480beca1018d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4844eaa1a620ef17
-#   text hash     16b5959e6bce8189
+#   content hash  0cb55b06d66ab8c4
+#   text hash     5b2f58d66757ba37
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

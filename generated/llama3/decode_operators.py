@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7db9e02783bc50f5
-#   text hash     9ab9741f7725128a
+#   content hash  27139c0dfe00f712
+#   text hash     b66db696ec7fe310
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5fea3ddf77fd3d66
-#   text hash     f084d6284ead281d
+#   content hash  07590553ae371f4d
+#   text hash     7cbe44d65508a506
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

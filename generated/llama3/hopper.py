@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3a77adad4f6c6e37
-#   text hash     f8064c0d5d0ec4ab
+#   content hash  a51f41b3f0078eb2
+#   text hash     067d9a58bb9de0ae
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

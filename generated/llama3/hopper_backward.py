@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40014c738fff0f65
-#   text hash     559b34ed913d4539
+#   content hash  ca9bdbac17436868
+#   text hash     a875e2ae69903cf2
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

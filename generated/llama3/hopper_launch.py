@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  78ffdc39387c8f50
-#   text hash     8fca07339a9e06e6
+#   content hash  84a9904c4a29e96d
+#   text hash     1cb28ef62585a93a
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  46a20c6371127a83
-#   text hash     197bebd5b8b6e197
+#   content hash  b5e1273f8bf1824a
+#   text hash     0f4f5088db057419
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b4ed159fffc49f9
-#   text hash     d959ff69c4c09796
+#   content hash  a65ed4064e87659c
+#   text hash     87ba51257ce8f9d9
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  169501ea3ac6f558
-#   text hash     4a92f11ecd3db37e
+#   content hash  31f553eb2bf1a30d
+#   text hash     d79b564e0934f8ea
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

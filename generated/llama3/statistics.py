@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a62186d2c1ab2ce4
-#   text hash     4d4d352b1ce7027d
+#   content hash  764129c7c3b26d6f
+#   text hash     ffb76b8a986a6e84
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd473796c1841d39
-#   text hash     4c408308327e2fc2
+#   content hash  6718316fbb52ce38
+#   text hash     50709ddffe483469
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b0c1402e4caf478
-#   text hash     72e83a1be2590216
+#   content hash  0dd9c73fdd3c907b
+#   text hash     0d57c385053a97bf
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  78f2740b83043bee
-#   text hash     d97827af88d45e5f
+#   content hash  defc597714ed3007
+#   text hash     8bff817553a4c4fa
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

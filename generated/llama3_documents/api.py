@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ec853d5d284c0bf0
-#   text hash     d71fb8acdaa2f002
+#   content hash  9f683f5cdb782a02
+#   text hash     cab13385234ae0fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

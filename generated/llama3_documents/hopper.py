@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ca80d2d92ff3486a
-#   text hash     50a287e40614dcd3
+#   content hash  5e6c9ef007ba33e9
+#   text hash     c7216ddb77a7f433
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9754f906c4149d98
-#   text hash     c4642ffc6281716c
+#   content hash  3beeb158ad52569d
+#   text hash     09302a160cc5d14a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

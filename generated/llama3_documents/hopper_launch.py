@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97146135378cac7a
-#   text hash     982e9ffce845f225
+#   content hash  3ba257e5847604cc
+#   text hash     4e380a94d70759d0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

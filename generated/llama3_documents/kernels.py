@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e1c0746fe462cb9
-#   text hash     c0327e6a192c584f
+#   content hash  60fd1d0f0408dca5
+#   text hash     7edc31fd341b4bca
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c13d303f2a336ff6
-#   text hash     e90c03cb877d632c
+#   content hash  a46611757a6eff70
+#   text hash     fbac0ed405f09823
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  491e017b377d3444
-#   text hash     614aef1c1e275134
+#   content hash  bcdb3a95a1a92523
+#   text hash     5f353ed2d00ab1c6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

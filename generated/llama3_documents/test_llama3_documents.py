@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cab53043b6566803
-#   text hash     5a8a5aa96d641fb2
+#   content hash  9289200ad3c91e1b
+#   text hash     bc7e510fd11b4abc
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  547ae74cfbb8254e
-#   text hash     85760f22ff3e7d03
+#   content hash  10d73a37031ff710
+#   text hash     ec85f8cf22d32ffb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

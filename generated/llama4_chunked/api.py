@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c18578c8d2d146f0
-#   text hash     fb44ed85b37f7e24
+#   content hash  a65026979eaa30b9
+#   text hash     a5bdd0be05ee5010
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5920cd1ce6164f0f
-#   text hash     5486cc1836a452ed
+#   content hash  a4210aa153bf7e69
+#   text hash     567e2d4ff1c801a9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

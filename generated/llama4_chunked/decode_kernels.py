@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47b742d2c79432b8
-#   text hash     bfd87ab10212076e
+#   content hash  b4c108382cf1e682
+#   text hash     9a031625eebebfe4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd453d710e1dc020
-#   text hash     e6941b9f4fddbaed
+#   content hash  95372da0dd4f355e
+#   text hash     5c00794c95a09322
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

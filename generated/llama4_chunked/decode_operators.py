@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1fb09dde7b5184f0
-#   text hash     ef8dcad8703c5f46
+#   content hash  0a176b9c08f2aaae
+#   text hash     ac9c253228ade770
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

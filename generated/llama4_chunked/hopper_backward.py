@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b52d69525ef75604
-#   text hash     3f74ba3147d10454
+#   content hash  21466925c42ca028
+#   text hash     0becb4feb8e6f4ab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

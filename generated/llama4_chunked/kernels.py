@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  83b0df3c41218a84
-#   text hash     5cd85a909e17ac53
+#   content hash  c78b5fd4fbe22c63
+#   text hash     08b6dea9c06299b4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

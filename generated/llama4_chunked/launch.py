@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dbfca53ef1c0b7fa
-#   text hash     d5b536e78f7eb256
+#   content hash  2ce7e0b17e20b8e8
+#   text hash     b609159ae287ae0b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  228d7196a0f1af8a
-#   text hash     0ce6f8293a58dc39
+#   content hash  05bb2649f6874cc4
+#   text hash     d68571f207fe6360
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4644efed62992707
-#   text hash     fbbd6ade093a41fa
+#   content hash  e35d1a761673a6b6
+#   text hash     8dcb3b99280666e0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

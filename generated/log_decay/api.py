@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bbcf762ea5abac1d
-#   text hash     a62e1c4c7b4133d8
+#   content hash  3752932ef8b55bf0
+#   text hash     9a40be4d09183002
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  af6069b98c5fadbc
-#   text hash     c465288554887323
+#   content hash  b3137ba0965af79b
+#   text hash     81c457e9b4993aa0
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

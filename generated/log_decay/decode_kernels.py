@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  920823485b917e04
-#   text hash     44c3e25b46e25d56
+#   content hash  0889e7a4779abc4e
+#   text hash     5ea1d0f6c35a2595
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff283f6cc06e43de
-#   text hash     714b45e9b940f3a0
+#   content hash  8f29c1833f542e9a
+#   text hash     b2934b9e0a898b41
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d862027bf65b4d14
-#   text hash     9828efbfaaf2d134
+#   content hash  5363a5db713f109f
+#   text hash     c1e7369938bbc385
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

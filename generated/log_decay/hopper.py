@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e20fd6e5c20eb481
-#   text hash     834e0842ea023c71
+#   content hash  8d8cd35e902e6250
+#   text hash     eccd05cc81305e64
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5f20e67775e420b
-#   text hash     6136798c4793b612
+#   content hash  f8fb029cbdb93a27
+#   text hash     ad706e1226f9dd19
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

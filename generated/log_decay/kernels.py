@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a9e26eecc2ad1b23
-#   text hash     8184e0c4974d4c10
+#   content hash  684271196a48ff19
+#   text hash     4f2f4a29368e9254
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3515b65388181d56
-#   text hash     7b16f372b1747f1c
+#   content hash  e3bdb34b5b3d26e0
+#   text hash     2b0aa1cb227a9537
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

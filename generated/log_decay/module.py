@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03b5a1ab2392521a
-#   text hash     13c92f05899b5340
+#   content hash  3745e7408b55c0db
+#   text hash     f2bc478e6e3ef001
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1d60b2279cc908f8
-#   text hash     e3a631a1ddcb7e22
+#   content hash  84a4cc0916aee49f
+#   text hash     934d2398fdb9a3cc
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

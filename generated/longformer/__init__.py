@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1a93dda44334a141
-#   text hash     a9b280dd7bc5a4b3
+#   content hash  bad9c1350f844fbd
+#   text hash     64a81d9d41b7c9f1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  495d6579be979f11
-#   text hash     b8284b19c1bbbcdb
+#   content hash  5a80d649d80a919a
+#   text hash     61714e00dc0010ff
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  413281b6e4676dd2
-#   text hash     19e2755ca50f4bac
+#   content hash  4dccb5222be60f57
+#   text hash     60363779b45c3841
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

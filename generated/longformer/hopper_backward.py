@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  81a73f7961cc0f8c
-#   text hash     1ca19983c350c999
+#   content hash  fbc1cd686d392ef0
+#   text hash     d86dfefc372d89ac
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d49a70a5d1b8147
-#   text hash     767ddbd9268c7392
+#   content hash  e2d5e769915a4cd6
+#   text hash     2e6bed63a794bb26
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a020c6a31ec772b6
-#   text hash     82c32189d3d2e053
+#   content hash  b14c17b373ad2337
+#   text hash     c1dc9c5d82e7c612
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6aa5358b1a8adb0a
-#   text hash     41f3f7907eae7704
+#   content hash  9c67b6f160cd73b1
+#   text hash     b4240d5673003c02
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

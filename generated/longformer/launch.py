@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fd941fe67bee7dfd
-#   text hash     68d54c7e9d4bdfd5
+#   content hash  606c9a061edd38bd
+#   text hash     64d2eb636c404b8a
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

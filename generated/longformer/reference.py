@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a566cf6c4442f79
-#   text hash     a79abe10f56fdfd8
+#   content hash  86d376cd61d0b0c3
+#   text hash     a067488e7bfb212e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2f03fb3a84e001d
-#   text hash     6a86fbaf8a42b37b
+#   content hash  0e7a14dcdd7e45e1
+#   text hash     25b5fa9d24928bcb
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8c3e9cc127389da8
-#   text hash     62c6e657717529a9
+#   content hash  5c9c38a993e1806c
+#   text hash     dd3018d1a98943a4
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

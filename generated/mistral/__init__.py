@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  771766c600246332
-#   text hash     b9b8ca9ea71e8b10
+#   content hash  2f50589d17c59fcf
+#   text hash     1ce86768868e56d2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

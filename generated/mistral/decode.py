@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  924c5b5dd99113c1
-#   text hash     c6b7f701faec29e1
+#   content hash  9aee021bbaf863b2
+#   text hash     7d7321ddd4c224ee
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

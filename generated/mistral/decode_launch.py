@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0baa23154dd1d316
-#   text hash     d11430bd2f3cf9f4
+#   content hash  e5a2b2a0e1ff3ba5
+#   text hash     5a3854c0b763e984
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

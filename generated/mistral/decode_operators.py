@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a5799dd3d911bab6
-#   text hash     ea058937fd640588
+#   content hash  0ce55b97b214bdc7
+#   text hash     53e953ec6a61e9b0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

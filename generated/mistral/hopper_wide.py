@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4db3ad942b273261
-#   text hash     ea13ac77c568b7a8
+#   content hash  2f42db596284de32
+#   text hash     bd8c51b5dd30e427
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

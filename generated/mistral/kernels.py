@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b545f94ed739b13b
-#   text hash     e7b5e5d3ad94f99b
+#   content hash  e02a80731e937a40
+#   text hash     385047822d4f21da
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a8332086ce2a0e4
-#   text hash     a95f546e6923826f
+#   content hash  7cde99562535b73c
+#   text hash     e45e544ba966a92b
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

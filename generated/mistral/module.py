@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e95006df69ec8494
-#   text hash     cd5cb5f74e50ab83
+#   content hash  3684313bf0185d86
+#   text hash     8ed88f01bc7ad361
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

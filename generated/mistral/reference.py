@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5daf6c6a2ad2d2a4
-#   text hash     3f5b5642f9f0d2ef
+#   content hash  f4c71546a39149e6
+#   text hash     e6e6e5db78141cba
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

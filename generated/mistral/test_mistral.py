@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1e08adbb979f09b4
-#   text hash     656fefadd2e8ea1b
+#   content hash  a0ed1c8f265dd4e0
+#   text hash     62b264a98dba97c3
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6085677e49c4c3cd
-#   text hash     7c021f4fa6cccd31
+#   content hash  69b34eee491f6808
+#   text hash     4d4fae23d6d44fcf
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e694488142f24822
-#   text hash     4ef4c8dffa0d22d0
+#   content hash  539ee81449ea841f
+#   text hash     67458dd7ae2796a6
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

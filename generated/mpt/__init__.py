@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f76fd07d7517aa37
-#   text hash     dab24979578901ed
+#   content hash  0087b6bee5081cf0
+#   text hash     8da869fbfad9aee4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7c0ab680da282de4
-#   text hash     3f5d2f92047468d4
+#   content hash  628ca1256eb4f6f2
+#   text hash     cdbadf0eceb289cc
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

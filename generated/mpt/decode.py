@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42ddb2e727819c0a
-#   text hash     4186f468b04a40fe
+#   content hash  224e0e5588001d97
+#   text hash     9139a19746dca736
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

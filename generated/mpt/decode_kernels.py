@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec944d18b75de0d5
-#   text hash     e9696661c6936b99
+#   content hash  03598ebc250dc64d
+#   text hash     381461d0eae64ec3
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac3dce790781e2a4
-#   text hash     3b9431b740e5b118
+#   content hash  547c193e35bc2781
+#   text hash     6054433aa6893063
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

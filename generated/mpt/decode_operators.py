@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f8578c27c1676f79
-#   text hash     beabdaf82442fc07
+#   content hash  20f21b2d906aa622
+#   text hash     e8cb9b3c6888988f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  77fa891f9fcd8ff5
-#   text hash     db33296c0ead6949
+#   content hash  356dde570a6d40dd
+#   text hash     60a2d2710a50013e
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0865f44e9137f82
-#   text hash     59683626ee5e3805
+#   content hash  1cc803b6a826ffbf
+#   text hash     4f3a366159f650ef
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b694d7b704ece4b
-#   text hash     41e84e8e1d25444e
+#   content hash  0454da4dd979ed5a
+#   text hash     4d431dbeb4dd8b4c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3d5132e45254401d
-#   text hash     4c1e1ad9e9cbeba8
+#   content hash  8d6b4dd85f143171
+#   text hash     8ead67b8c20b0ef5
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4605e5f59a5a1a64
-#   text hash     e8a43b5c4c4773f6
+#   content hash  3135b8196c993621
+#   text hash     5d955b3a3461984f
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31baa81009bf1ad8
-#   text hash     f1be54c682c70d74
+#   content hash  d4b761268795a8ea
+#   text hash     61a270dcc76d8e0b
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

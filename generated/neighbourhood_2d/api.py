@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d43cf6f41cf52a0f
-#   text hash     d6d86ba9a730da71
+#   content hash  b53ef36a436a9977
+#   text hash     a9581c7862d178f9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a312cfca0690f9c7
-#   text hash     7e64305e49b34f0b
+#   content hash  a0b3a0c101b5237a
+#   text hash     d4e9328b6c7c267f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4c80df90edf92419
-#   text hash     d2e5183198abb0fc
+#   content hash  14b7067d5f322835
+#   text hash     de3157e6c8fd1607
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b320711551807881
-#   text hash     b2c4ec76a9aefad2
+#   content hash  99c61d96292a7385
+#   text hash     124e88ec5ec7330c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65fd014361453b18
-#   text hash     2eb9971c2bc2bad1
+#   content hash  2cf6039f50f91cb4
+#   text hash     efe1da11c9cccdd7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

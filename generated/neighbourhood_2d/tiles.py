@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3efb1be93d751ce7
-#   text hash     5954b649db3a51af
+#   content hash  293caa3edc5d5b30
+#   text hash     57c7388358ce1e24
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

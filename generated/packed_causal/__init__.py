@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dc4de6f254b2c195
-#   text hash     9543fab0e165f1d8
+#   content hash  ced04890bd4e644e
+#   text hash     dfbf24899f362ffe
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

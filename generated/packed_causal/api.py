@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f7967a2da75a7a8
-#   text hash     f7656cdfb786b90b
+#   content hash  a6f1da30900161c7
+#   text hash     2e8768fb585636d8
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5f1fed58c025062c
-#   text hash     c89c8b1140601b35
+#   content hash  b0549d6fdd32750d
+#   text hash     cb46ee0b506d1c15
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

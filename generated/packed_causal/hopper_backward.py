@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5c3e5e9db310c5c0
-#   text hash     e975d9cdd05d2872
+#   content hash  40a3652d41419512
+#   text hash     74499370caf8d11c
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  376e47711af1376a
-#   text hash     41bcdef8cbcd1bad
+#   content hash  28971566bb33da15
+#   text hash     7b1daad6f50c3084
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b54c5f15639b48ee
-#   text hash     e678abf77f75349c
+#   content hash  6bc199502bab1b4f
+#   text hash     90eb3c760bf9b97d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3a065632010d6a87
-#   text hash     98ba8b7998494e42
+#   content hash  1433638b8b592657
+#   text hash     01f90ffa1e97cb9f
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9740eca0ce011438
-#   text hash     2c56e62b4b46a07b
+#   content hash  76b8f40ef9aa2e93
+#   text hash     741611246f92d45f
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6b9a62500656c26e
-#   text hash     27734e21f06f6864
+#   content hash  04c8fb7da38c04f2
+#   text hash     fe966f4f989a78a2
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80c100be17c1747a
-#   text hash     2f08e43e05586802
+#   content hash  22231c18a89dac91
+#   text hash     33697d08fbf252cd
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

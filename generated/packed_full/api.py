@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2566b9e7b6b4e85e
-#   text hash     71b1b38106173b1f
+#   content hash  ed4e921675ca8866
+#   text hash     242b73770d35af08
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f92de4890f4234bd
-#   text hash     4805e2b99cb9395a
+#   content hash  2fdb3065032a31cb
+#   text hash     570a7a3658304aa3
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  59b0841c7498c63d
-#   text hash     893b307812433b81
+#   content hash  0741bea19b83306e
+#   text hash     8f8d4691a1c1c136
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

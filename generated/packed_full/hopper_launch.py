@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecc3d712778a631f
-#   text hash     3e476435e0f4f273
+#   content hash  f9d15891c3ef9be3
+#   text hash     bc5a3eb7cf7f6f6b
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4e0798de519ec899
-#   text hash     365f176ad58bb8bb
+#   content hash  0e5fb82f3588a384
+#   text hash     c2219b3b5a9acce1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

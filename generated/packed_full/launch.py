@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2478356fba93c300
-#   text hash     71b131e65874df95
+#   content hash  46bcb47739a87726
+#   text hash     d46ddec50396ec1a
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  be042ed92cb371c7
-#   text hash     6ff2b258196dd54f
+#   content hash  bc0082fd595bd84c
+#   text hash     8cb583d1bb5fb32e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9e4043d06242f4b5
-#   text hash     7c745a260bfa5e74
+#   content hash  5e5815d2c9b47720
+#   text hash     0963488f433e2f36
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  753414643d45de2e
-#   text hash     2f62ba0d9af28c87
+#   content hash  b47965b3afa94ffc
+#   text hash     3edf0dcba0ba9edf
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  077b5d9e5e3896b8
-#   text hash     9f6fb5fa45a13653
+#   content hash  21186d9e0c16a481
+#   text hash     40da9673496b6824
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5055d2dd4473e075
-#   text hash     6b61a9a39e261ad3
+#   content hash  acc729e6fc16d937
+#   text hash     a2b2621e11c61f51
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4e0c4389b196646b
-#   text hash     d45b0ef08e9a57a4
+#   content hash  9cc68c498adab8d7
+#   text hash     94c6bbabaf246862
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

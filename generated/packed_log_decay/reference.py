@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a444b4765b46971c
-#   text hash     969d04248566500b
+#   content hash  665f5edf3a7c60c7
+#   text hash     f404a0f6e188f048
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

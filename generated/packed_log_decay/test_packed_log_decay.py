@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  06afb85d7d03eebb
-#   text hash     481cf9c62ec46c03
+#   content hash  f341f412620585d3
+#   text hash     1496eb9ab81313fd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  759e73a2d248ee12
-#   text hash     fa21cddf330c742c
+#   content hash  59138b2e683a1d29
+#   text hash     f8f45c45e58c299e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

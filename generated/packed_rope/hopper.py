@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a92a07efad6ba51
-#   text hash     3becfe2892bf8312
+#   content hash  64937c181bcc1fbc
+#   text hash     3fa72ebe333c1652
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a014a8d87a5c1cdc
-#   text hash     6b879b58dc99fad6
+#   content hash  b72c43a7dbe83f2e
+#   text hash     40e91f56a8634ab0
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1e7719d2c6b70101
-#   text hash     0f1fd210dbadc7b7
+#   content hash  a60f34b8acc92401
+#   text hash     ba4bf6b6ad72077c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

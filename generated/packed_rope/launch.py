@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3469e98a93eea91
-#   text hash     a33495d714a21aa1
+#   content hash  3a744a716598059c
+#   text hash     d0542b1fc82a3632
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a34d6c4f84c22f6
-#   text hash     b6a26da434764866
+#   content hash  2f105e138cf65b4e
+#   text hash     05418d5508854932
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f80f0a4d51df057
-#   text hash     fcde38af914a59fd
+#   content hash  ffeced84aee548c6
+#   text hash     f2e699fbf9d47181
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a22b19b0bdd8ce21
-#   text hash     ef5f06be4c1e6cc6
+#   content hash  9b9acf085cd93239
+#   text hash     73565d24ebec625b
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ff548aec7450ea2f
-#   text hash     eb38a45a0362c407
+#   content hash  c7b946704e147d4c
+#   text hash     339c24528af2288f
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c002054bbb943e70
-#   text hash     7593671769a0f479
+#   content hash  e659960f72d3deb2
+#   text hash     83cb6efdaa7ede09
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4e2ad5d6f5c026fd
-#   text hash     eed7830ee6857774
+#   content hash  6fd1d59bb506b5b5
+#   text hash     ca4fb4b1f4f47707
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -442,7 +442,7 @@ def work(
 @gluon.jit
 def load_keys(
     at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
-    BLOCK_N: tl.constexpr, in_bias_batches, in_bias_heads, q_offset, q_start, in_bias_desc, WORKERS: tl.constexpr
+    BLOCK_N: tl.constexpr, in_bias_batches, in_bias_heads, q_start, in_bias_desc, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, in_bias_stages = buffers
@@ -458,8 +458,8 @@ def load_keys(
         in_bias_place = [
             tl.minimum(b, in_bias_batches - 1),
             tl.minimum(h, in_bias_heads - 1),
-            q_offset + q_start + worker * 64,
-            k_offset + k_start,
+            q_start + worker * 64,
+            k_start,
         ]
         copy_tile(
             in_bias_desc, in_bias_place, in_bias_ready.index(stage), in_bias_buffer.index(stage * WORKERS + worker)
@@ -511,7 +511,7 @@ def load_tiles(
                         k_start = (first + last - 1 - j) * BLOCK_N
                         ends = load_keys(
                             at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES,
-                            BLOCK_N, in_bias_batches, in_bias_heads, q_offset, q_start, in_bias_desc, WORKERS
+                            BLOCK_N, in_bias_batches, in_bias_heads, q_start, in_bias_desc, WORKERS
                         )  # fmt: skip
                         at += 1
                 stage = begun % Q_STAGES
@@ -525,7 +525,7 @@ def load_tiles(
                     k_start = (first + last - 1 - j) * BLOCK_N
                     ends = load_keys(
                         at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES,
-                        BLOCK_N, in_bias_batches, in_bias_heads, q_offset, q_start, in_bias_desc, WORKERS
+                        BLOCK_N, in_bias_batches, in_bias_heads, q_start, in_bias_desc, WORKERS
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f678827abcf1989f
-#   text hash     44e196b5ba8ceedb
+#   content hash  14684be9865a8f6f
+#   text hash     7f0ffa9404dd740f
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -346,8 +346,8 @@ def tell_stored(count_ptr):
 
 @gluon.jit
 def add_share(
-    at, place, q_len, exchange, dq_sum_desc, taken_ptr, WORKERS: tl.constexpr, b, h, k_offset, k_start, q_offset,
-    q_start, in_bias_qk_sum_desc, BLOCK_M: tl.constexpr
+    at, place, q_len, exchange, dq_sum_desc, taken_ptr, WORKERS: tl.constexpr, b, h, k_start, q_start,
+    in_bias_qk_sum_desc, BLOCK_M: tl.constexpr
 ):  # fmt: skip
     """Have the program's share of one tile of dQ added, or stored if it is the first, and signal that it is read."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
@@ -355,7 +355,7 @@ def add_share(
         # the gradient of bias is dS
         mbarrier.wait(factors_ready.index(at & 1), at >> 1 & 1)
         for worker in gl.static_range(0, WORKERS):
-            in_bias_place = [b, h, q_offset + q_start, k_offset + k_start + worker * 64]
+            in_bias_place = [b, h, q_start, k_start + worker * 64]
             store_tile(
                 in_bias_qk_sum_desc, in_bias_place, factors.index((at & 1) * 2 + worker).reshape([1, 1, BLOCK_M, 64])
             )
@@ -408,7 +408,7 @@ def add_shares(
                 q_start = i * BLOCK_M
                 at = add_share(
                     at, sum_tile + q_start // 64 * (BLOCK_D // 64), q_len, exchange, dq_sum_desc, taken_ptr, WORKERS, b, h,
-                    k_offset, k_start, q_offset, q_start, in_bias_qk_sum_desc, BLOCK_M
+                    k_start, q_start, in_bias_qk_sum_desc, BLOCK_M
                 )  # fmt: skip
         begun += 1
         if K_STAGES > 1:
@@ -420,8 +420,8 @@ def add_shares(
 @gluon.jit
 def load_queries(
     at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, entries_ptr, come, h, q_len,
-    queries, BLOCK_M: tl.constexpr, STAGES: tl.constexpr, in_bias_batches, in_bias_heads, k_offset, k_start,
-    in_bias_desc, PAIR_STAGES: tl.constexpr
+    queries, BLOCK_M: tl.constexpr, STAGES: tl.constexpr, in_bias_batches, in_bias_heads, k_start, in_bias_desc,
+    PAIR_STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of queries and of dout, with LSE and delta of its rows."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free, in_bias_stages = queries
@@ -460,8 +460,8 @@ def load_queries(
         in_bias_place = [
             tl.minimum(b, in_bias_batches - 1),
             tl.minimum(h, in_bias_heads - 1),
-            q_offset + q_start,
-            k_offset + k_start + worker * 64,
+            q_start,
+            k_start + worker * 64,
         ]
         copy_tile(
             in_bias_desc,
@@ -537,8 +537,7 @@ def load_tiles(
                 q_start = i * BLOCK_M
                 at, ends = load_queries(
                     at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, entries_ptr, come, h,
-                    q_len, queries, BLOCK_M, STAGES, in_bias_batches, in_bias_heads, k_offset, k_start, in_bias_desc,
-                    PAIR_STAGES
+                    q_len, queries, BLOCK_M, STAGES, in_bias_batches, in_bias_heads, k_start, in_bias_desc, PAIR_STAGES
                 )  # fmt: skip
         else:
             mbarrier.arrive(kv_ready.index(stage), count=1)

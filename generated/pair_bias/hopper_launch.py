@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c048e6655840130d
-#   text hash     19e6007462768ddf
+#   content hash  d909433968867f54
+#   text hash     822f81effd978b03
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -18,7 +18,7 @@ def differentiate(
     """Fills in delta, dq, dk and dv; the gradient of in_bias in `stored`, if that is given."""
     in_bias_qk_sum = None
     if stored is not None:
-        in_bias_qk_sum = runtime.room_for_pairs(in_bias, entries is None)
+        in_bias_qk_sum = runtime.room_for_pairs(in_bias, whole=True)
     in_bias = runtime.pair_rows(in_bias)
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e57a6b7c1acbecb
-#   text hash     b9ce3e494f357c27
+#   content hash  126953469fff16cc
+#   text hash     b9c05e7b550607b9
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1f5721eec3ebe254
-#   text hash     2821f24f64aa34f1
+#   content hash  c09295777375be47
+#   text hash     15aa925fbe4b32fc
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -45,7 +45,7 @@ def _attend(
             ),
         )  # fmt: skip
 
-    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_bias, scale, out, lse):
+    if not (entries is None and runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_bias, scale, out, lse)):
         runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 
@@ -92,7 +92,7 @@ def _differentiate(
     # where each score has a value of its own, kernels for Hopper GPUs store its gradient as they go
     stored = gradients if wanted[3] and runtime.is_of_scores(in_bias, q, k) else None
     # on Hopper GPUs
-    at_once = in_bias.element_size() == 2 and runtime.differentiated(
+    at_once = entries is None and in_bias.element_size() == 2 and runtime.differentiated(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_bias, scale, out, lse, dout, dlse, delta, dq,
         dk, dv, stored,
     )  # fmt: skip
@@ -135,7 +135,7 @@ def _differentiate(
             runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
 
     if wanted[3] and not gradients[3].numel():
-        in_bias_qk_sum = lse.new_empty(in_bias.shape[0], in_bias.shape[1], q.shape[1], k.shape[1])
+        in_bias_qk_sum = runtime.room_for_sums(in_bias, in_bias.shape[0], in_bias.shape[1], q.shape[1], k.shape[1])
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(

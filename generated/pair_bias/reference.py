@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a7a8b58bf99b9a29
-#   text hash     01eb1e81c3061016
+#   content hash  23ea6ec41c2ee5ac
+#   text hash     39384fd6aa3fafd5
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

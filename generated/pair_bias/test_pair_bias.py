@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  88005d8e6e3bb3bd
-#   text hash     b6c3b2ad4685d01f
+#   content hash  662df3e0b59a25ab
+#   text hash     07c9667c72cf3090
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f42e54f40a333e1f
-#   text hash     cfa8c16a521da04a
+#   content hash  47321e2088f70d95
+#   text hash     6f3c5dcd8d49a1fb
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  abef7cea50c95c11
-#   text hash     35e726ad94ce04a6
+#   content hash  b71480300e1b718d
+#   text hash     b714e70e6558a8eb
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

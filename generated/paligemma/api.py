@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7199f9332c9a8911
-#   text hash     c90f74abe888a156
+#   content hash  bc4085ea03ae61d7
+#   text hash     d365c6af024e1ed6
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

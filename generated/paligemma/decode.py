@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3e9715348d7f97ab
-#   text hash     c490573a2e574de7
+#   content hash  23ec5e7fb3950eab
+#   text hash     17acdaac004197d5
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

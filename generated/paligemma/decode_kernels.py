@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5e6c4d5c20e9eaa0
-#   text hash     ed5a4720e26e92a5
+#   content hash  c56ee6d81c0607a7
+#   text hash     73832a9c2a3a6acf
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

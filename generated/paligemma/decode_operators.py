@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  25c6fe9b0bb4dee5
-#   text hash     7fac99feba2d17f7
+#   content hash  d18350ed5ae48ef5
+#   text hash     7a2018864178c4c2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

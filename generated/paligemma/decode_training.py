@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  21218e5609bb430f
-#   text hash     98c65b5ff00cf69f
+#   content hash  44937258677d882c
+#   text hash     9ed9f7ec4d084101
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f1192faad45bd42
-#   text hash     5e2c1c96f2a1f2ce
+#   content hash  03ea955fea7fa2c6
+#   text hash     5d6bbb98877a50d0
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

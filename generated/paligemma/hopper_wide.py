@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  64127bda5e6e2a12
-#   text hash     0cb7f2811c897f73
+#   content hash  1d256ba1f88b6b78
+#   text hash     000460870acfd8aa
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

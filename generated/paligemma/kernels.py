@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1ae0253f4597935f
-#   text hash     675830fca40301c5
+#   content hash  1d5b274cba1e4ca8
+#   text hash     b6d097972bf0950f
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

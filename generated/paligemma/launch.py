@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ad71891c45c8ed1a
-#   text hash     320db63cf0fcc0e0
+#   content hash  e9f2e9d8373e9323
+#   text hash     33a6a6b9569d7ca4
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  447dd809d00f76a6
-#   text hash     af24292fb17df99f
+#   content hash  57cb9aab99f79075
+#   text hash     969b2b6763b4ff4d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

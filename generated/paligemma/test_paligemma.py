@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bf3bcccfe33e78e
-#   text hash     8810fa20989e633e
+#   content hash  e57818bd7e4e7254
+#   text hash     c9306cf410f4f49b
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8152e4a12ef94af4
-#   text hash     30ba98e3f98d71ee
+#   content hash  f4df3239f5bc06a4
+#   text hash     f9b9e9284138dc4e
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b8a25f5d836899c
-#   text hash     55e4f6210a0492a4
+#   content hash  f15c5e883052141b
+#   text hash     3cd1c8cd3496b8da
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

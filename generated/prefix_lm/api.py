@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  61d06e6537b144bc
-#   text hash     c019805c90c3467f
+#   content hash  3766df5155df516a
+#   text hash     d1eceef2dc3f493e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8b8902413364afe5
-#   text hash     db4fcdde4770a199
+#   content hash  68980ac2b81545c6
+#   text hash     3afccdbc34e86b76
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

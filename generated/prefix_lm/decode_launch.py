@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48b2ffaeac41a0fb
-#   text hash     de7029127a1d58bc
+#   content hash  3bf628f6bfefd141
+#   text hash     c74877894bed6e9e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

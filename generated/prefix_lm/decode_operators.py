@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3385063a4a9a9b57
-#   text hash     de7d8bc5b707bc00
+#   content hash  6e9d0fded45926bd
+#   text hash     883819b99d505363
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

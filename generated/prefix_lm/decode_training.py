@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ce3a4d9637c0dbd3
-#   text hash     f4794ee9139d25b5
+#   content hash  710196449acf0e54
+#   text hash     38cec78f5c58652b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9d90d8bd9837b80a
-#   text hash     4e0d8bf14fc2d228
+#   content hash  90a65fd29a0c96d0
+#   text hash     540cc112f2f52807
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  684d00e439dfd003
-#   text hash     fa3411ddbb1cb536
+#   content hash  790ccc649c55dc46
+#   text hash     8bb0893cd64feb20
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

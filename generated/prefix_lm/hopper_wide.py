@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b242673df2a8efdf
-#   text hash     05c53da816a7575c
+#   content hash  f2cf13d6a32036e6
+#   text hash     41b3c62d850395df
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

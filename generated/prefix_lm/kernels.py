@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  04b65912e2beff16
-#   text hash     9603629e8d1e1e7d
+#   content hash  71f1c7b6333fca3c
+#   text hash     017f8268fbd52c9b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

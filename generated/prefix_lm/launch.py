@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  509d25bad0ae70e7
-#   text hash     301f40e223e25dab
+#   content hash  6b99f97a904edc93
+#   text hash     e528ab9b4c0d7c23
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

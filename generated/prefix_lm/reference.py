@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ac5d9e8f27d27607
-#   text hash     dbea7c3b22f1c343
+#   content hash  eabb8bf5b9b63f60
+#   text hash     2f84d5f85122a755
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

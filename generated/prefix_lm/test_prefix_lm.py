@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  036fcec18df0d663
-#   text hash     5736d9151ded54ca
+#   content hash  ab0d5c764c780f5b
+#   text hash     1ea09eb64efefd51
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2bd8e92b2cd8a8f0
-#   text hash     1e185eb24b42919f
+#   content hash  d1edd6da30685eaa
+#   text hash     5fbcc37054df5bf7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  253e28287dd592e6
-#   text hash     2e558c70c192d1e8
+#   content hash  6c13ebfa87045d74
+#   text hash     83861f3eb0fcb463
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

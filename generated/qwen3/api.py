@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bdc47097e5b04baf
-#   text hash     4d151f48f342d3ce
+#   content hash  3b015fb5f97efbd4
+#   text hash     511ad6ed84a870b1
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

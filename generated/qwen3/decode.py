@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b861cd875def5b3a
-#   text hash     162d1b084e5df98c
+#   content hash  5a3771e147c58c47
+#   text hash     25a4d206fefff13c
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  72cccebe71755799
-#   text hash     8ce406c59b6dfd47
+#   content hash  d72864d7fdf24704
+#   text hash     86802fc893abf52f
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2bcfdd44d633b5e9
-#   text hash     b4e30a511ec24b81
+#   content hash  3458337e3196173b
+#   text hash     4ee2a6d8801082b7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

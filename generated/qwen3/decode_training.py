@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7f309a3a3dc81207
-#   text hash     2226c2ec519bba79
+#   content hash  63e730371bb708ed
+#   text hash     26cbda37aa7fadfc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  abe4f034c799c8a2
-#   text hash     a21403e5e49a3e5b
+#   content hash  1979a7bb78dfad07
+#   text hash     4828857bb3d4ab00
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

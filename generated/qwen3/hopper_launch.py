@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  14c237f3e9ca87ef
-#   text hash     681c46e309c50c4c
+#   content hash  066b56daee1c85c0
+#   text hash     96f8303dc00b28b2
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7d6f84ac73758f01
-#   text hash     f26a31d345a4d2ab
+#   content hash  5907d8bf3137f752
+#   text hash     58d1eac4e97aed5d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

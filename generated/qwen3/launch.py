@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  38e3383a419cd0e4
-#   text hash     e00f5969f9501b1a
+#   content hash  01ce69298ac52874
+#   text hash     9dd79b5a3e935964
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  450ef36160926ac6
-#   text hash     6074ecd383aed0c4
+#   content hash  b22f3956c4b01ebd
+#   text hash     97dd539ba634c4a6
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b4acfe37f61a87d2
-#   text hash     2b23a57bb5530b58
+#   content hash  5bb104c4a7a10e7d
+#   text hash     dd9a8411fd63d8db
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f8b1be034589a1fd
-#   text hash     dc77b1cf9ddbb49d
+#   content hash  09bf32fdcd821947
+#   text hash     b5806808f3896368
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  488ddce1002b06a4
-#   text hash     eef95046ae05e384
+#   content hash  e81247b14542d4c2
+#   text hash     2343a5b9c56df73f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fe05d640717611ad
-#   text hash     0310bd6ecc2255b9
+#   content hash  009e618c242fc820
+#   text hash     a916f6da14cfac80
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  682f6601a9a7f639
-#   text hash     ea895cad801b9749
+#   content hash  7bd24d7b967cedff
+#   text hash     107996f6cfc30d0e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

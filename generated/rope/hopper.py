@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1e63be6d1e97cb4
-#   text hash     8aa24c417eae78a7
+#   content hash  f2f4793182cf1291
+#   text hash     e3196fb0115549e2
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

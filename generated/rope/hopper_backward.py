@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6d13b94252592efa
-#   text hash     e7d2aa670a8f2977
+#   content hash  08a4bf6cf43a18eb
+#   text hash     398d96e9acfd493f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  92ba61be66707001
-#   text hash     f9e4fd54ddb879a8
+#   content hash  c999f29a570c191b
+#   text hash     cebc75ab41693703
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a35b1c029f0f706
-#   text hash     88a7f697e656727e
+#   content hash  86e6d4a55ecef5c9
+#   text hash     a1a8e3be26810425
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  86b864fbe0be545d
-#   text hash     ce8baf804a8a25ce
+#   content hash  333c2f84112f837e
+#   text hash     4c2a234437de9a89
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

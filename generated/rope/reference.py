@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd7b97a0e4f56882
-#   text hash     688e0b3f7192f957
+#   content hash  96e164760e36f321
+#   text hash     d19d1b40c53e14a1
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a5313839bad1a05f
-#   text hash     394ce3ab69bf0dc3
+#   content hash  d7e0437688f5eac9
+#   text hash     ffdb0104e91656b0
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

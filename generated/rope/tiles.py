@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4abfe0bf20bf2151
-#   text hash     ce0057aa75cae43f
+#   content hash  b56c6516712a1a76
+#   text hash     b0c710d52dd0237e
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aef9601a1d115d59
-#   text hash     d4da13e5a8548f4c
+#   content hash  193682f349a4b082
+#   text hash     65c1a8a87a5cce1d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  58e392096014fa18
-#   text hash     766e7081e3ac8ffc
+#   content hash  316a5b3fa20177dc
+#   text hash     3b199623ef118f11
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f75ba80bebc160be
-#   text hash     86b39f4e13213dd0
+#   content hash  ce742cf339741eee
+#   text hash     08e27fb487801492
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

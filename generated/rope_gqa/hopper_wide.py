@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  404fab950e008071
-#   text hash     e6cfae0bce63c963
+#   content hash  c3733ca306ce4d0c
+#   text hash     9d3e7547d426fe1d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  367fea0f24a1026a
-#   text hash     23aed4d3e3d68558
+#   content hash  0f40bd111a8c4289
+#   text hash     4a442c23bf690d75
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

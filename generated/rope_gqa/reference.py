@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5364ccb24ca0b7ea
-#   text hash     367fd368a9321049
+#   content hash  3338209823f6c0ea
+#   text hash     58d8da554b30b834
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

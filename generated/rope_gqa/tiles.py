@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b914970f48d09bfc
-#   text hash     82d6b752648489d9
+#   content hash  92f5aef03a215144
+#   text hash     1f888562967bf0de
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  433fa0008e9c3b8c
-#   text hash     a8c34f6648c95fab
+#   content hash  37aa95893eaa2fe5
+#   text hash     9cd29205865cd3b6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

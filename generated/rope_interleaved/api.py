@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91323274be128916
-#   text hash     ae3e36cf30dc56b0
+#   content hash  e3f6f68f5ab662c5
+#   text hash     4f656974c81d23e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

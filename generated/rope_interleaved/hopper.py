@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91cb1cce11815fe4
-#   text hash     e2895bf1bd73f4b3
+#   content hash  901eddc0fcbd4edd
+#   text hash     55b243e0f9076cd5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2b791a6d4551b9dc
-#   text hash     9d61289a792d46bc
+#   content hash  149a2c33ae9fc368
+#   text hash     dc0ae074bf56779e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  24d6e655cfe30f34
-#   text hash     3629ff879e838ebf
+#   content hash  3171ec15d2dc1d80
+#   text hash     0f01547c70c0436d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7460b386f1cb28ed
-#   text hash     4ddc65fbf1514248
+#   content hash  fb20e5650ee8bf17
+#   text hash     8dd13c1a0c325f53
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

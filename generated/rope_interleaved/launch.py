@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  314b0f0c2d2a942f
-#   text hash     c8d5714bece26e33
+#   content hash  197c247b8087ea87
+#   text hash     38085d13ec4ffeba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4206e29e4374b8e2
-#   text hash     e4380b822ec98967
+#   content hash  b243ae2459a4550a
+#   text hash     e5df5cae5dbb7bef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  163f0e262f6039a5
-#   text hash     1e4d5386c01c66cf
+#   content hash  09f65d9689fd161c
+#   text hash     08d2efea6f30e039
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  727d7b3ee6e44e01
-#   text hash     c06d03957639ea64
+#   content hash  2df9fcfd1069e247
+#   text hash     f513720b78e2f93f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4f0cc7f47d902ec5
-#   text hash     72456b2fc54709e5
+#   content hash  8b1dc1511b3cc39f
+#   text hash     e8f143550535d72c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

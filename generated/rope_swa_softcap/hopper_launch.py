@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a49aad02278efffe
-#   text hash     8094083e5ce10f3c
+#   content hash  ca50b568b194fc72
+#   text hash     7607c61f32dc8fd3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

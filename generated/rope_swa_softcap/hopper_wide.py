@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c76a74af8680cc2
-#   text hash     486bda8a36dda1ca
+#   content hash  10bf84a7b442ac09
+#   text hash     4331428d636ff8a7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

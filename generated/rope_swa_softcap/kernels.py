@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ca457275ba1d9e23
-#   text hash     6e7abe000af685e9
+#   content hash  f392ed6e6a52dcc9
+#   text hash     1ac84a5f2b2261dc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  88308cc1a96251f5
-#   text hash     8df9b0f5e3fa95ee
+#   content hash  e395d8615c745546
+#   text hash     c2e7109eaf578daf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

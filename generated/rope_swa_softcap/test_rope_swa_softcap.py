@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d41b52ee6f9d6cc4
-#   text hash     0e28c5626871b484
+#   content hash  c351dfd72de474ea
+#   text hash     e6b65b0b63306b6e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4d7b270666a18af2
-#   text hash     27153ffbe4cae945
+#   content hash  a8739ba4766858af
+#   text hash     a4e5115dbdde5d1f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0b80ce3ae7e41e9
-#   text hash     40082e21e523b830
+#   content hash  6eb8acd8bb1ed840
+#   text hash     20c0e289dc606dbd
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d8222bea33186b75
-#   text hash     59d4241d1e5c33ae
+#   content hash  9ef16835c466d712
+#   text hash     33b04b3099578646
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5a4bdd0268611666
-#   text hash     122a14fc5d84f4e9
+#   content hash  333f50ecb6355edd
+#   text hash     d9143d9d4faf22c1
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa785a5f70923122
-#   text hash     204225b641ef95ca
+#   content hash  0889556b12a2bec0
+#   text hash     b6fac1e8a5321465
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

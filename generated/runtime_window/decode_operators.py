@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2f4f0b21a664c407
-#   text hash     fc6546db888cb69d
+#   content hash  04a87c8d113b9afc
+#   text hash     a485d98c727db407
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f91a5ae70c9677cc
-#   text hash     64d12b662bcc39dc
+#   content hash  d9cf4f0cb24d637f
+#   text hash     ccaa2936622db9d4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

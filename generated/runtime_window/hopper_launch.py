@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  af7d42d7c119dc3c
-#   text hash     c91f07333323538e
+#   content hash  3b5304e074d5cc33
+#   text hash     a2db2eb6ef188d66
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2aea2ad1242253f7
-#   text hash     381fec7c643bc6bc
+#   content hash  9ab8f4022983a234
+#   text hash     21cf0bb1d3310f44
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

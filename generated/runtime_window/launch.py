@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f1f1db884bd8e55
-#   text hash     f124d43ae894b015
+#   content hash  2418405be4cf11d2
+#   text hash     712aaa199cf31f5a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  31b7990fa03bbdad
-#   text hash     deb5d01976bbc10a
+#   content hash  a966d010a644df65
+#   text hash     d62e7a8a7a968c0d
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79fe5b5a45fa84c8
-#   text hash     c1386edf0c0e4244
+#   content hash  b9d0073409b9cabb
+#   text hash     bb2fb2cc04ad99a7
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

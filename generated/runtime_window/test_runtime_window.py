@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea115388feccd461
-#   text hash     0a3ccf4e3f35fa5a
+#   content hash  f0a8d3a46dfa262e
+#   text hash     65d65da7e202f970
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

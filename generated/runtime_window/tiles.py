@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  68d119eb6f5c4423
-#   text hash     c47524bc4e94b138
+#   content hash  56b4ce37f6268212
+#   text hash     c20d0b0e42187865
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

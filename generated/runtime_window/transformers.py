@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e562da663e3d49b9
-#   text hash     41761c78b0a4f213
+#   content hash  9744beefbe314818
+#   text hash     0bdd096664787471
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ca5f51ba9d538437
-#   text hash     75061fb467a33819
+#   content hash  83b9ce70e180e78b
+#   text hash     8e33667af53ee624
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

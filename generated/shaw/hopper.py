@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  05dc034c41cf879f
-#   text hash     7eabf72eeca147b0
+#   content hash  c1201241d5916c9c
+#   text hash     e59efdffac2245b9
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

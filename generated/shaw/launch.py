@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f8e550fdcb91efd0
-#   text hash     52d35dc601aa6c0b
+#   content hash  691e331dc200485f
+#   text hash     b7536bb2c9b8aa85
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1c8c084bf6de7313
-#   text hash     ea0a839b37c626e3
+#   content hash  9c0e8977dd921e26
+#   text hash     7e541f1c1b4478a9
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

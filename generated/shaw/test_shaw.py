@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  87b411bd900388ac
-#   text hash     0090dd891eeb5f86
+#   content hash  426a7c180f1559c1
+#   text hash     5e4ac4d082e075d7
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a1d48efc509a3f15
-#   text hash     b5db181c9e5a0431
+#   content hash  58b3e64e0e5d10e6
+#   text hash     67a0ef331a12315a
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8d30ebaa6c02fc88
-#   text hash     74d4ec8468f6cc2d
+#   content hash  3b9f5c4929ed86fe
+#   text hash     60cff22e2814e668
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e1d7dbbdc0b3137d
-#   text hash     e8155e3ee1a61042
+#   content hash  fc134e953656c9d6
+#   text hash     ae8a9b1fa082984f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

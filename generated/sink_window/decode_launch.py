@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5b005cf4a84fbab4
-#   text hash     2da239b7745988c8
+#   content hash  c7d96b924ebef6b3
+#   text hash     3bd710af37964eac
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a41734c6648602db
-#   text hash     51e0b5559ba0ccf6
+#   content hash  d060ebd3729347d4
+#   text hash     fb1174dd6de42435
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee1347eddcb343ea
-#   text hash     4a1e0b51925e8a46
+#   content hash  65dc44f4e0e43d9f
+#   text hash     6c687e7a8cf33fa9
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9ae635eb41dbd40
-#   text hash     b4619d1994a2a32d
+#   content hash  8052884bc6ea6ba1
+#   text hash     3054111f6091d9fd
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

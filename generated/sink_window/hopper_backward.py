@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c3cb3dc0af0e3876
-#   text hash     c27eabb74969eba9
+#   content hash  b93dd2686296a968
+#   text hash     e1e5622a40c7f9cd
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2fe6db0135d9e6c
-#   text hash     b4527b091c3776bd
+#   content hash  ae8a10fcbd85b5ef
+#   text hash     de078fdef06ac359
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

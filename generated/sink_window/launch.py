@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d83f37986eac419
-#   text hash     977fc4e2e709b4ec
+#   content hash  29516e44c91cd950
+#   text hash     e78405efe7cd51ae
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2958d5f37c755d16
-#   text hash     7945bd907ffaba05
+#   content hash  4bdc06b1ffa50bb3
+#   text hash     9e59bb4ae9eabcff
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2d272dd153ae69d6
-#   text hash     1e7b81d05546e7db
+#   content hash  d1d994ffa8a7f3ae
+#   text hash     14e0b413ebf7f691
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

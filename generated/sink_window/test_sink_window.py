@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  960ba9673b9f7d40
-#   text hash     80d5d7f0e46b9ae3
+#   content hash  4ff01306d3396c22
+#   text hash     0deacc4a71d1a9f8
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9b4159f3611bbe01
-#   text hash     f5cc4437fc2bb9e1
+#   content hash  23df3e36e531d8b0
+#   text hash     f6bc4c19d9a563f2
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  30a4a0e5a3041c3c
-#   text hash     f3d7dc06a2511e2e
+#   content hash  d793342a692f2e70
+#   text hash     c23b1f6f1d3c47b3
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  01dc4cd0dc41ea1f
-#   text hash     f6e00a7c4542ef7d
+#   content hash  e3838f210c7f5e7b
+#   text hash     bab221e8f5a9b928
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

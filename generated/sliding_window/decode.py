@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3dbcab50d353111e
-#   text hash     61708976afe0c0e6
+#   content hash  49b6ccebca4a6966
+#   text hash     830cde184f87d8df
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

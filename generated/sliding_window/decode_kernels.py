@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  975e41651a405bc3
-#   text hash     85d65366ab47386b
+#   content hash  8faf0e9a8d71ead7
+#   text hash     fd033ffaffc61fd5
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

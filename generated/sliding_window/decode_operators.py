@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6143143a9bf247ce
-#   text hash     af42cb6fcc6ceb37
+#   content hash  19f0c889abbaf16a
+#   text hash     f03a89897dac5853
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8a36b1685cfb7648
-#   text hash     7616af0064f40cb6
+#   content hash  17fe55d42b24523e
+#   text hash     6fe93335d0245616
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

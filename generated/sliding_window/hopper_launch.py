@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  62062815a1f0275e
-#   text hash     0fac5427a8e94f42
+#   content hash  8f439d2d2692a2d9
+#   text hash     b286220a25c57e75
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da24717c5ece72a5
-#   text hash     c10f73eb5fecbd44
+#   content hash  40268873e1d3182d
+#   text hash     970870bd5c2edd4b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

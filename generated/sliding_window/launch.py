@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3c9a66ea93a706ce
-#   text hash     0dffe6a23f2dbe66
+#   content hash  ddc5c3de6f71e898
+#   text hash     70364ba7439372ec
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  616fa4f2ce09176f
-#   text hash     d827000be2034a4b
+#   content hash  e25fbe181ca6e16c
+#   text hash     d0df40cf8dbefeae
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

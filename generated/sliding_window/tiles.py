@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cfecbd9de02740a5
-#   text hash     9b1d5453379b8fed
+#   content hash  e2e33df917062a13
+#   text hash     9d7dada675b61509
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

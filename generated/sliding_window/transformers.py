@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f476d400103de99
-#   text hash     4c43a530b8b7ebf3
+#   content hash  94121c297fd74062
+#   text hash     606094273a3a60f4
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

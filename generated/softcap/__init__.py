@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aaea243f17736003
-#   text hash     a96fe6d912821368
+#   content hash  49ee8125e1e0aebf
+#   text hash     bcf9b21af3c85494
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd4ad68a086227a0
-#   text hash     f38d1c942b9f49f8
+#   content hash  1f26cfb12c3e3a7e
+#   text hash     2c91be33b9e5a056
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

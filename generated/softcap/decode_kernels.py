@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e215cb2471ceb719
-#   text hash     32508e1ed6c111d9
+#   content hash  fe1af291459d0515
+#   text hash     c8f2c28bab6ac9d3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53e910cbff990044
-#   text hash     4adfc2d61895e053
+#   content hash  e75c047ff22c9cc3
+#   text hash     429c095301f5aa92
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

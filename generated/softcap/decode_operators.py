@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  91920688d82e9150
-#   text hash     98735eb00e795a05
+#   content hash  544310f7ef27135e
+#   text hash     d1d1160b02a12074
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

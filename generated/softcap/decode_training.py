@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1aecdc4c3753db6
-#   text hash     a81f1d6413394f89
+#   content hash  1dfbd9dc773cfccc
+#   text hash     c04f21df70def488
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53c2499670629177
-#   text hash     0a0f8715d7df4d68
+#   content hash  d328fe618dcb86b5
+#   text hash     c7d807ee41180601
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

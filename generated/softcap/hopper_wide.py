@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36e8c935e35c2900
-#   text hash     ec277327e6f4eea8
+#   content hash  143c6d41038afa6f
+#   text hash     a6c4e79bebf26a67
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f082183a0f1ec63
-#   text hash     6b3cac169adeb28e
+#   content hash  201790da1821a09f
+#   text hash     49a512df84c45c98
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  143c24369d95b173
-#   text hash     36d2660429e5a880
+#   content hash  aa945aaffdf74384
+#   text hash     650b9599c1be2ddb
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  375f983716c6c130
-#   text hash     52fb32a5630a01ca
+#   content hash  5921363e8e03b5f0
+#   text hash     efd044550f567a7c
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

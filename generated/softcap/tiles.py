@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5c0f3ac3a18f54df
-#   text hash     a8cb070f43bcceaa
+#   content hash  35ef7ded33b654b2
+#   text hash     16fdc45043fdbaee
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1070e45106041ee1
-#   text hash     c0eec5cc013bc53c
+#   content hash  85a2ff4d5f11af2b
+#   text hash     8b67630b4532741a
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  01c289083da0f170
-#   text hash     844a7288307824b0
+#   content hash  471f6ffd3acff6a1
+#   text hash     d6ed50d72c198014
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  214e9a551ae4e148
-#   text hash     c09945c845e0f9f6
+#   content hash  2ad6082112107118
+#   text hash     0a640f33c9ebc4cf
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

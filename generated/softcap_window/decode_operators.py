@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a7c157d2b6909dbc
-#   text hash     2a5e7a520c7c62cd
+#   content hash  f3f4ddba3a01c05b
+#   text hash     615dbb73942209ca
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

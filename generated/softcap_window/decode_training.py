@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  341d9febf87212d9
-#   text hash     2d89c3c188dcfbdc
+#   content hash  9e58a50531cd5b11
+#   text hash     7336ef1f855212d7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

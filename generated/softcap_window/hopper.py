@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  73bcc1532d88dd8b
-#   text hash     a672f1698a7858e5
+#   content hash  ae2352338efee4de
+#   text hash     fa0950ad46990f61
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

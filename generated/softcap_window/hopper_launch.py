@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dc2499650fdd56e8
-#   text hash     2944776a77b30c3b
+#   content hash  74690786bb538e12
+#   text hash     a7650d58218face3
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a272253678c784a1
-#   text hash     842e20f08eb63d9d
+#   content hash  78c673f4cc74bd24
+#   text hash     cd57a22785062f9a
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df9e3cc98e2a089f
-#   text hash     512d07377585b08c
+#   content hash  e8fdaae6c4231110
+#   text hash     9fc587fab1c131ed
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

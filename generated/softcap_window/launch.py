@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c762a6652a5a5dba
-#   text hash     249879018ad8563e
+#   content hash  33a2e418b3b86e05
+#   text hash     b16c20f639a7bba7
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

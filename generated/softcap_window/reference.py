@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ad71d9a9910b53a0
-#   text hash     f4cdea3debddb7c5
+#   content hash  fa92549389ddbcfe
+#   text hash     913db74ef1d80af9
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f569d8da2bf90506
-#   text hash     a0aad54a8e7f7e35
+#   content hash  2f4933f830743e62
+#   text hash     7f87589a7e40d57f
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  22f856d3f26a03c8
-#   text hash     1a9f517b8171c67e
+#   content hash  39d4ea99ac13e2d9
+#   text hash     5aef3dc1f50cf5ed
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

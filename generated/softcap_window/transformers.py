@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b109e7a25c50dc8
-#   text hash     6632130c2c7ad17a
+#   content hash  c4f59ef688bc15c3
+#   text hash     ca5cce4bdbf680b7
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

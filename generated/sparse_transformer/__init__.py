@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ebcc976281f23a01
-#   text hash     303b9a3c20250d2a
+#   content hash  2b7caafbaadfe88c
+#   text hash     06e77552601f438f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

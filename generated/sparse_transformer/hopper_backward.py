@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  76437baf8e7bd6d6
-#   text hash     14089719c0a38511
+#   content hash  f92e244cf43c0a40
+#   text hash     495f9925be63514a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

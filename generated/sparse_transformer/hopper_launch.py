@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad91ec5d829f7a70
-#   text hash     88ba197b86fc17bd
+#   content hash  03a0326e356d6bc4
+#   text hash     f963de58ae5a3d7f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0fae424da1257b0a
-#   text hash     c57cff7159113638
+#   content hash  fcaeb6752f860f64
+#   text hash     14f6c551e7e36a63
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

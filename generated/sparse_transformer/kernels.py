@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fb7653003181564b
-#   text hash     df53d5ee65109ca2
+#   content hash  997aacbbad09bcc5
+#   text hash     4a2fc0eea5fd809e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

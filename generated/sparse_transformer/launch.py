@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e6ed25bc3fb69b3b
-#   text hash     7b28e824ce6119f0
+#   content hash  1c5f347dae77dbc1
+#   text hash     6324468772f66018
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7b2c9aa1950b683c
-#   text hash     82451e96ce1edee2
+#   content hash  f78ef0c8a1171cd5
+#   text hash     46a5f9e745723078
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

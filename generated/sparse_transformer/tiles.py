@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85a8a2fb76b83c8f
-#   text hash     ee5f73933b6e7c0d
+#   content hash  03e87e3b927447d2
+#   text hash     d4ae8c44b4e6b54d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b61a8c3fccb3757e
-#   text hash     853e4ef3cca4fecc
+#   content hash  a6fa6de450785488
+#   text hash     9529947416262876
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

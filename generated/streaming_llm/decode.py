@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b75473acdd2429ad
-#   text hash     0057ea7c6cababe7
+#   content hash  6edd96cfd725d296
+#   text hash     a9158084359f1e04
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

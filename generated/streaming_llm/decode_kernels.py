@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ddfb4e4913b1c68
-#   text hash     96c4e3afae440f1a
+#   content hash  d607df5359596cce
+#   text hash     accf93b510e85fbc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  48ea12c00d129b26
-#   text hash     52a5378033a3f200
+#   content hash  9c441a8c8fb9999f
+#   text hash     986fe4a3e0c2171f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8bdb5b04e3ad4232
-#   text hash     1ae6399fefcd1b96
+#   content hash  ddadcedd82735a94
+#   text hash     f8145e87bed64d0c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

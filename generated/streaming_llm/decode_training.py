@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a09b76747bb9baaf
-#   text hash     682ec917f71407df
+#   content hash  579a6e73959fed30
+#   text hash     a58e993e74ccbf48
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  398af9160b5defd6
-#   text hash     e30bee775a39c3a3
+#   content hash  6eace7ffbcb24c93
+#   text hash     520e171407fca05b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32f96b5fa255cbf8
-#   text hash     826a2a1ea816c294
+#   content hash  e03daccbe5fd63f5
+#   text hash     f0279637abf00fc1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e148dcc8ef3f525d
-#   text hash     5d1c8b2e1a8a1d74
+#   content hash  bb44aa1852ef4509
+#   text hash     b6624660b6bb3912
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1ce6aa2a3345244e
-#   text hash     d3b1c2bc645f8fe5
+#   content hash  2e708ba806f69231
+#   text hash     a8da336488b608a0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

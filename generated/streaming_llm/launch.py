@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5fd9588e9f07c496
-#   text hash     5712c001227514ec
+#   content hash  12fd18d7a291ca56
+#   text hash     9b9e39199b28b14a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

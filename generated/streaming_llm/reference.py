@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f604ffd292e04c0
-#   text hash     78c88501e681dc50
+#   content hash  bee15b6633e7c4d1
+#   text hash     38a9c5dd2686419e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  59685dcbe9d1282e
-#   text hash     d115c6f668a59c10
+#   content hash  f14a20d0de400eae
+#   text hash     ca2d559ab4337169
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

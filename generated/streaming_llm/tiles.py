@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2f27b0d4de89cfdc
-#   text hash     45664456c1a74361
+#   content hash  1313ecf41a022490
+#   text hash     50fcd3598e805b1a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fcf818761c7a8a90
-#   text hash     40c1c0472b239931
+#   content hash  a3c67e6cde111c09
+#   text hash     edfef848fc6ed3f2
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

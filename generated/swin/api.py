@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  28fd1d867328eff9
-#   text hash     14443df31b2dfb38
+#   content hash  2c95c3085f543f12
+#   text hash     c860bd32dedf0939
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e86bbb1781cd6f6b
-#   text hash     1c67c4e8268d0981
+#   content hash  eb49a71264503441
+#   text hash     4ee44b4caa03c803
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

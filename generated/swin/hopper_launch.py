@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3db47696fe40de65
-#   text hash     17bc4fe715705f24
+#   content hash  35a175a135cc66f1
+#   text hash     eacb5e1f173875a6
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c6ffdde37eef88ea
-#   text hash     b68cb36d8d3b0fa2
+#   content hash  1ae1cb37cc4a040f
+#   text hash     7058a85f8dc13139
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1dd45f26df1b6c97
-#   text hash     15eed98fb9eeddd5
+#   content hash  8bf524be694a5227
+#   text hash     9ca4cc2788b0ba86
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

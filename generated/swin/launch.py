@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f7e9aad04eb4a01a
-#   text hash     a4f17fcec565794e
+#   content hash  c064fbe675e88aaa
+#   text hash     a63b09b9c1938347
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

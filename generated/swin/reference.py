@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a93d3db3e01de2a7
-#   text hash     83fb72b0c271e41a
+#   content hash  0676cf0c26ac01a4
+#   text hash     09660170b39b20f0
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

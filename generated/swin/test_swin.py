@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1cccd99fff38f9da
-#   text hash     703c2d0c0e66937f
+#   content hash  93693672745b490c
+#   text hash     2902f24eaabe2c69
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2e35376110b218d2
-#   text hash     b4ec4de8c05c4d63
+#   content hash  7bf556e457fb7a82
+#   text hash     e77c3c7fa3b93c66
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

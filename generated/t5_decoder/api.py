@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a6f4078ff650972f
-#   text hash     2a5962d565cfedfd
+#   content hash  70a6b0ab0e6b8d5e
+#   text hash     759ea932ca21f17b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a0a9c26da3d6d98e
-#   text hash     7cf5074bb4fe5252
+#   content hash  006eded86b8cd072
+#   text hash     62f4ee26ec513a23
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d31d2facc1b0ef2f
-#   text hash     2117b2195b8c523c
+#   content hash  4fb49d31a5c47924
+#   text hash     1ad110b481149b17
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

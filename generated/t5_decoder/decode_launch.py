@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  96487b93195307cd
-#   text hash     d50da7eef3b22ecd
+#   content hash  c72744ba107dacae
+#   text hash     e915d3ff626571e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5576c8d3791d83d1
-#   text hash     0029ca110bd1e330
+#   content hash  98c00f2321648039
+#   text hash     5c9ad0ff305542c9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

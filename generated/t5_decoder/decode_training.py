@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c9d2164e459e96c1
-#   text hash     cbbc82893b95364c
+#   content hash  74063f0a701bcecb
+#   text hash     a863b7b594d53270
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3143cb0362e46422
-#   text hash     974cf5d0736a08a1
+#   content hash  ef71281ba5e12ef6
+#   text hash     a492e5529b6f1c02
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -88,7 +88,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import padding, runtime
-from .hopper_by_distance import make_by_distance
+from .by_distance import make_by_distance
 from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
@@ -782,7 +782,7 @@ def launch_forward(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_rel_bias, scale, out, lse,
 ):  # fmt: skip
     """Fills in out and LSE."""
-    by_distance, *_ = make_by_distance(cache, q, k, in_rel_bias)
+    by_distance = make_by_distance(cache, q, k, in_rel_bias)
     ranked = padding.rank(cache, entries, q, k, v, block_m, behind=True)
     runtime.launch(
         cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), by_distance, ranked),

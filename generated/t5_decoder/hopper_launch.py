@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a84feabed15030de
-#   text hash     1759a46a442b1fb1
+#   content hash  948463a8336b1b65
+#   text hash     aa80081e8d4ca1f6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -11,7 +11,7 @@ import torch
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
 from . import runtime
-from .hopper_by_distance import collect_by_distance, make_by_distance
+from .by_distance import collect_by_distance, find_in_rel_bias_at, make_by_distance, new_table
 
 def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_rel_bias, scale, out, lse, dout, dlse, delta, dq,
@@ -22,8 +22,11 @@ def differentiate(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
     taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
-    learn = in_rel_bias_at_sum is not None
-    by_distance, by_distance_sums, by_distance_steps = make_by_distance(cache, q, k, in_rel_bias, learn)
+    by_distance = make_by_distance(cache, q, k, in_rel_bias)
+    by_distance_sums = in_rel_bias_at_entries = in_rel_bias_at_steps = None
+    if in_rel_bias_at_sum is not None:
+        by_distance_sums = new_table(q, k, torch.zeros)
+        in_rel_bias_at_entries, in_rel_bias_at_steps = find_in_rel_bias_at(cache, q, k)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -38,7 +41,7 @@ def differentiate(
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), by_distance,
-             by_distance_sums, by_distance_steps),
+             by_distance_sums, in_rel_bias_at_steps),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
@@ -72,4 +75,4 @@ def differentiate(
         ),
     )  # fmt: skip
     if in_rel_bias_at_sum is not None:
-        collect_by_distance(cache, q, k, by_distance_sums, in_rel_bias_at_sum)
+        collect_by_distance(cache, q, k, by_distance_sums, in_rel_bias_at_entries, in_rel_bias_at_sum)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52767005ce6632b6
-#   text hash     da38557009528a1d
+#   content hash  5ef440cd8614e1d6
+#   text hash     22f6bca9a9d25a22
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

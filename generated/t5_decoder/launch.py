@@ -1,14 +1,15 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  25c0ddaa9b07b88a
-#   text hash     e0369cc73000ab60
+#   content hash  1f7c924804b8bb74
+#   text hash     3597a368a90a4402
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
 from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
+from .by_distance import find_in_rel_bias_at, make_by_distance
 
 LOG2E = kernels.LOG2E.value
 
@@ -36,11 +37,12 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages):
+        by_distance = make_by_distance(cache, q, k, in_rel_bias)
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_rel_bias),
+            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), by_distance),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
-                _common(q, k, v, entries, in_rel_bias, block_m, block_n),
+                _common(q, k, v, entries, by_distance, block_m, block_n),
                 TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -60,13 +62,12 @@ def _(q, k, v, entries, in_rel_bias, scale):
     return _outputs(q, v, entries)
 
 
-def _common(q, k, v, entries, in_rel_bias, block_m, block_n):
+def _common(q, k, v, entries, by_distance, block_m, block_n):
     """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
         v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-        in_rel_bias_stride_head=runtime.stride(in_rel_bias, 0),
-        in_rel_bias_stride_entry=runtime.stride(in_rel_bias, 1), DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+        by_distance_stride_head=runtime.stride(by_distance, 0), DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
         BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
         D=q.shape[-1],
     )  # fmt: skip
@@ -96,6 +97,8 @@ def _differentiate(
         dq, dk, dv, in_rel_bias_at_sum,
     )  # fmt: skip
     if not at_once:
+        by_distance = make_by_distance(cache, q, k, in_rel_bias)
+        in_rel_bias_at_entries, in_rel_bias_at_steps = find_in_rel_bias_at(cache, q, k) if wanted[3] else (None, None)
         dq = dq if wanted[0] else runtime.empty_like(q)
         in_rel_bias_at_sum = None
 
@@ -106,10 +109,11 @@ def _differentiate(
             )
             runtime.launch(
                 cache, kernels.backward_dq, (block_m, block_n),
-                (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_rel_bias, in_rel_bias_at_sum),
+                (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), by_distance, in_rel_bias_at_sum,
+                 in_rel_bias_at_entries, in_rel_bias_at_steps),
                 grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
                 from_shapes=lambda: dict(
-                    _common(q, k, v, entries, in_rel_bias, block_m, block_n),
+                    _common(q, k, v, entries, by_distance, block_m, block_n),
                     out_desc=runtime.tile_source(out, block_m, entries),
                     dout_desc=runtime.tile_source(dout, block_m, entries),
                     TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
@@ -124,10 +128,10 @@ def _differentiate(
             def launch(block_m, block_n, warps, stages, makes=None):
                 runtime.launch(
                     cache, kernels.backward_dkv, (block_m, block_n, makes),
-                    (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_rel_bias),
+                    (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), by_distance),
                     grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                     from_shapes=lambda: dict(
-                        _common(q, k, v, entries, in_rel_bias, block_m, block_n),
+                        _common(q, k, v, entries, by_distance, block_m, block_n),
                         dout_desc=runtime.tile_source(dout, block_m, entries),
                         lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                         delta_desc=runtime.vector_source(delta, block_m if entries is None else None),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9971d0c18614ce46
-#   text hash     a1b07ad19bf3b471
+#   content hash  489cb85cbc4c1b37
+#   text hash     e276f0d1f0a96f96
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a706b9d7c65d5ea
-#   text hash     2e54e33a1367e94c
+#   content hash  aa0d69c0b8d1dab1
+#   text hash     cae2b7fbb506fa77
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

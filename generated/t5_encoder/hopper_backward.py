@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fad3aa9b0824f771
-#   text hash     448959a157afac67
+#   content hash  5bdfb105e5748ed4
+#   text hash     f27be3db4e30f0d3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -38,62 +38,62 @@ Layouts
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
-    dq_sum_ptr                accumulator of dQ: [batch entries, heads, rows, columns] in float32, with rows for whole
-                              tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
-    dq_sum_desc               the same, viewed as [.., 256]: 16 such rows are a [64, 64] tile
-    sum_row                   first row of the batch entry and head in dq_sum
-    sum_tile                  first [64, 64] tile of the batch entry and head in dq_sum
-    items                     number of tiles of keys that programs take
-    tiles                     number of tiles of keys of a head
-    group                     number of key heads in a group, whose tiles follow one another
-    grouped, joined           number of heads in such groups, and of the last heads, which form one group
-    behind                    a tile's place, counted from the first tile of the last heads
-    place                     position of a tile in the order in which programs take them; also a position in dq_sum
-    taken_ptr                 number of tiles that programs have taken besides the first of each; then, for each tile of
-                              queries of a head, the number of programs that have reached it with a share of dQ, plus
-                              2**24 once the first share is stored
-    count_ptr                 the latter number for the current tile
-    counted                   the kernel parameters that add_shares needs
-    places                    for each stage of keys, which tile of which head it holds
-    STAGES                    number of stages of the buffers of queries and of dout
-    K_STAGES                  number of stages of the buffers of keys and of values: 2 in persistent programs, or 1
-    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they iterate over, with
-                              their barriers
-    WORKERS                   number of workers in a program
-    WORKER                    index of this worker
-    arguments                 the kernel parameters that workers need
-    lengths                   the kernel parameters that the loader needs
-    terms                     a tuple that a worker or the loader builds for its steps: values that no step changes
-    x_buffer                  tiles of x in shared memory, one per stage
-    x_ready                   for each of its stages, the barrier for the tile's arrival
-    at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
-    phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    ends                      number of tiles so far that reach behind their sequence
-    come                      the barrier for the arrival of such a tile, in which the loader clears rows before workers
-                              see it; () if there is no such tile
-    turns                     kv_free and places, which announce the next tiles in persistent programs
-    begun                     number of tiles of keys so far: the current one has stage begun % K_STAGES
-    kv_ready                  for each of these stages, the barrier for the arrival of keys and values
-    kv_free                   for each, the barrier at which both workers report that they are done, and add_shares that
-                              it knows the tile
-    keys_of                   the keys of each worker
-    zeros                     the accumulator from which the products for scores and dP start
-    free                      for each stage of the buffers, the barrier at which workers report that they are done
-    factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
-                              previous shares are read
-    turn                      the current stage of factors
+    dq_sum_ptr                 accumulator of dQ: [batch entries, heads, rows, columns] in float32, with rows for whole
+                               tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
+    dq_sum_desc                the same, viewed as [.., 256]: 16 such rows are a [64, 64] tile
+    sum_row                    first row of the batch entry and head in dq_sum
+    sum_tile                   first [64, 64] tile of the batch entry and head in dq_sum
+    items                      number of tiles of keys that programs take
+    tiles                      number of tiles of keys of a head
+    group                      number of key heads in a group, whose tiles follow one another
+    grouped, joined            number of heads in such groups, and of the last heads, which form one group
+    behind                     a tile's place, counted from the first tile of the last heads
+    place                      position of a tile in the order in which programs take them; also a position in dq_sum
+    taken_ptr                  number of tiles that programs have taken besides the first of each; then, for each tile
+                               of queries of a head, the number of programs that have reached it with a share of dQ,
+                               plus 2**24 once the first share is stored
+    count_ptr                  the latter number for the current tile
+    counted                    the kernel parameters that add_shares needs
+    places                     for each stage of keys, which tile of which head it holds
+    STAGES                     number of stages of the buffers of queries and of dout
+    K_STAGES                   number of stages of the buffers of keys and of values: 2 in persistent programs, or 1
+    keys, exchange, queries    buffers of what workers own, of what they exchange, and of what they iterate over, with
+                               their barriers
+    WORKERS                    number of workers in a program
+    WORKER                     index of this worker
+    arguments                  the kernel parameters that workers need
+    lengths                    the kernel parameters that the loader needs
+    terms                      a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer                   tiles of x in shared memory, one per stage
+    x_ready                    for each of its stages, the barrier for the tile's arrival
+    at                         number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase                      phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    ends                       number of tiles so far that reach behind their sequence
+    come                       the barrier for the arrival of such a tile, in which the loader clears rows before
+                               workers see it; () if there is no such tile
+    turns                      kv_free and places, which announce the next tiles in persistent programs
+    begun                      number of tiles of keys so far: the current one has stage begun % K_STAGES
+    kv_ready                   for each of these stages, the barrier for the arrival of keys and values
+    kv_free                    for each, the barrier at which both workers report that they are done, and add_shares
+                               that it knows the tile
+    keys_of                    the keys of each worker
+    zeros                      the accumulator from which the products for scores and dP start
+    free                       for each stage of the buffers, the barrier at which workers report that they are done
+    factors                    dS as workers exchange it, [BLOCK_M, 64] per stage and worker
+    factors_ready              for each of these stages, the barrier at which both workers have stored dS, and the
+                               previous shares are read
+    turn                       the current stage of factors
     by_distance, by_distance_ptr
-                              part of the scores by the distance from key to query: a row for each head; distance 0 is
-                              at the pointer
-    by_distance_sums_ptr      sums of dS, likewise
-    by_distance_steps_ptr     how often the entry that is read has changed, up to each distance
-    by_distance_place         index of a distance there: from position 0 of the other side to the first own row
-    exact                     dS in float32
-    AHEAD, ASIDE              first query and first column of the worker's half of the program's share of dQ
-    shares                    each worker's half in shared memory, for the copy engine
-    shares_ready              for each worker, the barrier at which it reports that its half is stored
-    shares_read               the barrier that signals that the copy engine has read both
+                               part of the scores by the distance from key to query: a row for each head; distance 0 is
+                               at the pointer
+    in_rel_bias_at_steps_ptr   how often that index has changed, up to each distance
+    by_distance_sums_ptr       sums of dS, likewise
+    by_distance_place          index of a distance there: from position 0 of the other side to the first own row
+    exact                      dS in float32
+    AHEAD, ASIDE               first query and first column of the worker's half of the program's share of dQ
+    shares                     each worker's half in shared memory, for the copy engine
+    shares_ready               for each worker, the barrier at which it reports that its half is stored
+    shares_read                the barrier that signals that the copy engine has read both
 """
 
 import triton
@@ -196,8 +196,8 @@ def accumulate(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     (
-        q_len, k_len, scale, k_pos, by_distance_sums_ptr, by_distance_steps_ptr, q_begin, by_distance_ptr,
-        by_distance_place
+        q_len, k_len, scale, k_pos, by_distance_sums_ptr, in_rel_bias_at_steps_ptr, q_begin,
+        by_distance_ptr, by_distance_place
     ) = terms  # fmt: skip
     q_first = q_start + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -234,7 +234,7 @@ def accumulate(
     fence_async_shared()
     mbarrier.arrive(factors_ready.index(turn), count=1)
     if by_distance_sums_ptr is not None:
-        add_at_distances(by_distance_sums_ptr, by_distance_steps_ptr, by_distance_place + q_first, exact)
+        add_at_distances(by_distance_sums_ptr, in_rel_bias_at_steps_ptr, by_distance_place + q_first, exact)
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
     # this worker computes 64 rows and 64 columns of dQ
     AHEAD: gl.constexpr = WORKER // (BLOCK_D // 64) * 64
@@ -287,7 +287,7 @@ def work(
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
         dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head,
-        by_distance_sums_ptr, by_distance_steps_ptr, tiles, group, grouped, joined
+        by_distance_sums_ptr, in_rel_bias_at_steps_ptr, tiles, group, grouped, joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -319,8 +319,8 @@ def work(
             first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
             by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head - k_start - WORKER * 64
             terms = (
-                q_len, k_len, scale, k_pos, by_distance_sums_ptr, by_distance_steps_ptr, q_begin, by_distance_ptr,
-                by_distance_place
+                q_len, k_len, scale, k_pos, by_distance_sums_ptr, in_rel_bias_at_steps_ptr, q_begin,
+                by_distance_ptr, by_distance_place
             )  # fmt: skip
             # a short last tile needs the mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
@@ -568,7 +568,7 @@ def load_tiles(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
-    scale, by_distance_ptr, by_distance_sums_ptr, by_distance_steps_ptr, q_total, k_total, Hq,
+    scale, by_distance_ptr, by_distance_sums_ptr, in_rel_bias_at_steps_ptr, q_total, k_total, Hq,
     by_distance_stride_head, items, tiles, group, grouped, joined, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
@@ -601,7 +601,7 @@ def backward(
     fence_async_shared()
     arguments = (
         dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head,
-        by_distance_sums_ptr, by_distance_steps_ptr, tiles, group, grouped, joined
+        by_distance_sums_ptr, in_rel_bias_at_steps_ptr, tiles, group, grouped, joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, items, tiles, group, grouped,

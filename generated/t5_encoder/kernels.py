@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  44ad9ad568c86682
-#   text hash     b095e854ad58884b
+#   content hash  3580cebf72139a36
+#   text hash     4673055732e7d2e5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 
@@ -13,6 +13,9 @@ Formula, in natural-log units; q and k are positions, in `q . k` the rows there
         floor(log(abs(q - k) / 8) / log(128 / 8) * 8 + 1e-05)))]   # relative_bias
     lse = logsumexp of score over the visible keys
     out = sum of exp(score - lse) * v
+
+    Kernels read, as by_distance, what depends on the head and the distance q - k alone and takes more than a few
+    instructions: by_distance.py evaluates it once for each distance, and what gradients need of it.
 
 Softmax, in log2 units
     s = score * LOG2E                     # exp(score) = exp2(s)
@@ -72,44 +75,53 @@ Tiles
     BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
-    b                       batch entry
-    Hq, h                   number of query heads, and the index of one
-    q_len, k_len            number of queries and of keys of a sequence
-    D                       head size of q and k
-    DV                      head size of v and out
-    scale                   factor of q . k
-    LOG2E                   log2(e): converts natural-log units to log2 units
-    MAKES                   the gradient that a launch computes, dk or dv, if heads are wider than 256; None: both
-    q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
-    row                     rows of a tile's queries, counted from the sequence's first one
-    q_begin                 the position of row 0: k_len - q_len, which aligns the last query with the last key, unless
-                            the call gives another
-    q_pos                   positions of a tile's queries, row + q_begin
-    k_pos                   positions of a tile's keys
-    first, last             range [first, last) of the tiles with something visible to the program's own tile
-    full_first, full_last   range of the tiles that are fully visible to it: no step there needs the mask
-    mixed                   whether a step applies the mask
-    TILE_AXIS               the grid axis along which programs own tiles
-    m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
-    p                       weights; in `forward`, before the division by l
-    pivot                   the value that a step subtracts from scores
-    shrink                  the factor of earlier sums as m grows
-    dp, ds                  gradients of the weights and of the score
-    delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
-    q_offset, k_offset      first row of a batch entry that counts
-    q_total, k_total        rows of the tensors per batch entry
-    entries_ptr             per batch entry, the values that `find_entry` returns, and q_begin; None if all rows count
-    row_base                offset of the program's batch entry and head in lse and delta
-    first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
-                            each
-    slot                    index of this program among all, for sums that each program keeps by itself
-    keys, queries, terms    tuples of the values that a kernel passes to every step and that no step changes
-    PRECISION               how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
-    BLOCK                   rows of a tile, in functions used for both queries and keys
-    ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
-    count                   number of rows or tokens: one past the last index
-    in_rel_bias_at          in_rel_bias[(16 if k > q else 0) + (abs(q - k) if abs(q - k) < 8 else min(15, 8 +
-                            floor(log(abs(q - k) / 8) / log(128 / 8) * 8 + 1e-05)))], looked up
+    b                          batch entry
+    Hq, h                      number of query heads, and the index of one
+    q_len, k_len               number of queries and of keys of a sequence
+    D                          head size of q and k
+    DV                         head size of v and out
+    scale                      factor of q . k
+    LOG2E                      log2(e): converts natural-log units to log2 units
+    MAKES                      the gradient that a launch computes, dk or dv, if heads are wider than 256; None: both
+    q_start, k_start           first row of a tile of queries, first key of a tile of keys, within the sequence
+    row                        rows of a tile's queries, counted from the sequence's first one
+    q_begin                    the position of row 0: k_len - q_len, which aligns the last query with the last key,
+                               unless the call gives another
+    q_pos                      positions of a tile's queries, row + q_begin
+    k_pos                      positions of a tile's keys
+    distance                   how far each key is before each query, q_pos - k_pos
+    q_first                    first position of a tile of queries
+    first, last                range [first, last) of the tiles with something visible to the program's own tile
+    full_first, full_last      range of the tiles that are fully visible to it: no step there needs the mask
+    mixed                      whether a step applies the mask
+    TILE_AXIS                  the grid axis along which programs own tiles
+    m, l, acc                  running maximum (in log2 units), denominator and numerator of the softmax
+    p                          weights; in `forward`, before the division by l
+    pivot                      the value that a step subtracts from scores
+    shrink                     the factor of earlier sums as m grows
+    dp, ds                     gradients of the weights and of the score
+    delta                      rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a
+                               row
+    q_offset, k_offset         first row of a batch entry that counts
+    q_total, k_total           rows of the tensors per batch entry
+    entries_ptr                per batch entry, the values that `find_entry` returns, and q_begin; None if all rows
+                               count
+    row_base                   offset of the program's batch entry and head in lse and delta
+    first_row                  first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
+                               each
+    slot                       index of this program among all, for sums that each program keeps by itself
+    keys, queries, terms       tuples of the values that a kernel passes to every step and that no step changes
+    PRECISION                  how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
+    BLOCK                      rows of a tile, in functions used for both queries and keys
+    ROWS, COLUMNS, WIDTH       rows and columns of a tile, and how many of the columns the tensor has
+    count                      number of rows or tokens: one past the last index
+    by_distance, by_distance_ptr
+                               part of the scores by the distance from key to query: a row for each head; distance 0 is
+                               at the pointer
+    by_distance_row            where the head's row begins, there and in other tensors by distance
+    in_rel_bias_at_entries_ptr
+                               index of the entry that in_rel_bias_at is, likewise
+    in_rel_bias_at_steps_ptr   how often that index has changed, up to each distance
 """
 
 import triton
@@ -219,6 +231,21 @@ def add_by_entry(ptr, inside, entry, x):
 
 
 @triton.jit
+def add_by_entry_at(ptr, entries_ptr, steps_ptr, inside, x):
+    """Add, for each entry, the sum over a tile's rows `inside`; entries are read at the distances of its scores.
+
+    The pointers are those for the first row and column. If no change of the entry, which steps_ptr counts, lies between
+    the first and the last distance, all scores have the same one.
+    """
+    if tl.load(steps_ptr - (x.shape[1] - 1)) == tl.load(steps_ptr + (x.shape[0] - 1)):
+        x = tl.where(inside[:, None], x, 0.0)
+        tl.atomic_add(ptr + tl.load(entries_ptr), tl.sum(x), sem="relaxed")
+    else:
+        distance = tl.arange(0, x.shape[0])[:, None] - tl.arange(0, x.shape[1])[None, :]
+        add_by_entry(ptr, inside, tl.load(entries_ptr + distance), x)
+
+
+@triton.jit
 def batch_and_head(heads, TILE_AXIS: tl.constexpr):
     """Batch entry and head of this program; axis 2 of the grid counts groups of heads."""
     place = tl.program_id(2) * tl.num_programs(1 - TILE_AXIS) + tl.program_id(1 - TILE_AXIS)
@@ -269,28 +296,15 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with one tile of keys."""
     k_desc, v_desc, b, k_offset, h, k_len = keys
-    scale, q_pos, in_rel_bias_base, in_rel_bias_stride_entry = terms
+    scale, q_pos, by_distance_row, by_distance_ptr = terms
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    in_rel_bias_at_entry = within(
-        tl.where(k_pos[None, :] > q_pos[:, None], 16, 0)
-        + tl.where(
-            tl.abs(q_pos[:, None] - k_pos[None, :]) < 8,
-            tl.abs(q_pos[:, None] - k_pos[None, :]),
-            tl.minimum(
-                15, 8 + whole_floor(tl.log(tl.abs(q_pos[:, None] - k_pos[None, :]) / 8) / 2.772588722239781 * 8 + 1e-05)
-            ),
-        ),
-        32,
-    )
     # [BLOCK_M, BLOCK_N]
-    in_rel_bias_at = tl.load(in_rel_bias_base + in_rel_bias_at_entry.to(tl.int64) * in_rel_bias_stride_entry).to(
-        tl.float32
-    )
-    score = score + in_rel_bias_at  # relative_bias
+    by_distance = tl.load(by_distance_ptr + by_distance_row + (q_pos[:, None] - k_pos[None, :]))
+    score = score + by_distance  # relative_bias
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
@@ -309,10 +323,9 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_rel_bias_ptr, q_total, k_total, Hq,
-    in_rel_bias_stride_head, in_rel_bias_stride_entry, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, by_distance_ptr, q_total, k_total, Hq,
+    by_distance_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     tile = tl.program_id(TILE_AXIS)
@@ -326,7 +339,7 @@ def forward(
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
-    in_rel_bias_base = in_rel_bias_ptr + tl.cast(h, tl.int64) * in_rel_bias_stride_head
+    by_distance_row = tl.cast(h, tl.int64) * by_distance_stride_head
 
     # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
@@ -337,7 +350,7 @@ def forward(
     # [BLOCK_M, 8]
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
-    terms = (scale, q_pos, in_rel_bias_base, in_rel_bias_stride_entry)
+    terms = (scale, q_pos, by_distance_row, by_distance_ptr)
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
@@ -367,7 +380,7 @@ def accumulate_dkdv(
 ):  # fmt: skip
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
-    q_begin, scale, k_pos, in_rel_bias_base, in_rel_bias_stride_entry = terms
+    q_begin, scale, k_pos, by_distance_row, by_distance_ptr = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -376,23 +389,10 @@ def accumulate_dkdv(
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    in_rel_bias_at_entry = within(
-        tl.where(k_pos[:, None] > q_pos[None, :], 16, 0)
-        + tl.where(
-            tl.abs(q_pos[None, :] - k_pos[:, None]) < 8,
-            tl.abs(q_pos[None, :] - k_pos[:, None]),
-            tl.minimum(
-                15, 8 + whole_floor(tl.log(tl.abs(q_pos[None, :] - k_pos[:, None]) / 8) / 2.772588722239781 * 8 + 1e-05)
-            ),
-        ),
-        32,
-    )
     # [BLOCK_N, BLOCK_M]
-    in_rel_bias_at = tl.load(in_rel_bias_base + in_rel_bias_at_entry.to(tl.int64) * in_rel_bias_stride_entry).to(
-        tl.float32
-    )
+    by_distance = tl.load(by_distance_ptr + by_distance_row + (q_pos[None, :] - k_pos[:, None]))
     # relative_bias
-    score = score + in_rel_bias_at
+    score = score + by_distance
     # [BLOCK_M]
     lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
     delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
@@ -412,10 +412,10 @@ def accumulate_dkdv(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, in_rel_bias_ptr,
-    q_total, k_total, Hq, in_rel_bias_stride_head, in_rel_bias_stride_entry, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, by_distance_ptr,
+    q_total, k_total, Hq, by_distance_stride_head, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
@@ -437,24 +437,19 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+    first, _, full_last, last = query_tiles(q_len, BLOCK_M)
     # a single head: without a loop, the compiler generates slower code for 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-        in_rel_bias_base = in_rel_bias_ptr + tl.cast(h, tl.int64) * in_rel_bias_stride_head
+        by_distance_row = tl.cast(h, tl.int64) * by_distance_stride_head
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
-        terms = (q_begin, scale, k_pos, in_rel_bias_base, in_rel_bias_stride_entry)
-        for i in tl.range(full_last, last):
+        terms = (q_begin, scale, k_pos, by_distance_row, by_distance_ptr)
+        for i in tl.range(first, last):
             q_start = i * BLOCK_M
+            mixed = i >= full_last
             dk, dv = accumulate_dkdv(
                 dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
-                mixed=True
-            )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            q_start = i * BLOCK_M
-            dk, dv = accumulate_dkdv(
-                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
-                mixed=False
+                mixed=mixed
             )  # fmt: skip
 
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
@@ -472,7 +467,8 @@ def accumulate_dq(
     """Accumulate dQ of a tile of queries over one tile of keys."""
     k_desc, v_desc, b, k_offset, h, k_len = keys
     (
-        scale, row, q_pos, q_len, in_rel_bias_base, in_rel_bias_stride_entry, slot, in_rel_bias_at_sum_ptr
+        scale, row, q_pos, q_len, by_distance_row, by_distance_ptr, slot, in_rel_bias_at_sum_ptr, q_first,
+        in_rel_bias_at_entries_ptr, in_rel_bias_at_steps_ptr
     ) = terms  # fmt: skip
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -481,23 +477,10 @@ def accumulate_dq(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    in_rel_bias_at_entry = within(
-        tl.where(k_pos[None, :] > q_pos[:, None], 16, 0)
-        + tl.where(
-            tl.abs(q_pos[:, None] - k_pos[None, :]) < 8,
-            tl.abs(q_pos[:, None] - k_pos[None, :]),
-            tl.minimum(
-                15, 8 + whole_floor(tl.log(tl.abs(q_pos[:, None] - k_pos[None, :]) / 8) / 2.772588722239781 * 8 + 1e-05)
-            ),
-        ),
-        32,
-    )
     # [BLOCK_M, BLOCK_N]
-    in_rel_bias_at = tl.load(in_rel_bias_base + in_rel_bias_at_entry.to(tl.int64) * in_rel_bias_stride_entry).to(
-        tl.float32
-    )
+    by_distance = tl.load(by_distance_ptr + by_distance_row + (q_pos[:, None] - k_pos[None, :]))
     # relative_bias
-    score = score + in_rel_bias_at
+    score = score + by_distance
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
@@ -505,7 +488,13 @@ def accumulate_dq(
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     if in_rel_bias_at_sum_ptr is not None:
-        add_by_entry(in_rel_bias_at_sum_ptr + slot * 32, row < q_len, in_rel_bias_at_entry, ds)
+        add_by_entry_at(
+            in_rel_bias_at_sum_ptr + slot * 32,
+            in_rel_bias_at_entries_ptr + by_distance_row + (q_first - k_start),
+            in_rel_bias_at_steps_ptr + by_distance_row + (q_first - k_start),
+            row < q_len,
+            ds,
+        )
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq
 
@@ -513,8 +502,8 @@ def accumulate_dq(
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
-    in_rel_bias_ptr, in_rel_bias_at_sum_ptr, q_total, k_total, Hq, in_rel_bias_stride_head,
-    in_rel_bias_stride_entry, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    by_distance_ptr, in_rel_bias_at_sum_ptr, in_rel_bias_at_entries_ptr, in_rel_bias_at_steps_ptr, q_total,
+    k_total, Hq, by_distance_stride_head, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
@@ -526,10 +515,11 @@ def backward_dq(
         if q_start >= q_len:
             return
     q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_first = q_start + q_begin
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
-    in_rel_bias_base = in_rel_bias_ptr + tl.cast(h, tl.int64) * in_rel_bias_stride_head
+    by_distance_row = tl.cast(h, tl.int64) * by_distance_stride_head
 
     # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
@@ -550,20 +540,16 @@ def backward_dq(
     slot = (b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (
-        scale, row, q_pos, q_len, in_rel_bias_base, in_rel_bias_stride_entry, slot, in_rel_bias_at_sum_ptr
+        scale, row, q_pos, q_len, by_distance_row, by_distance_ptr, slot, in_rel_bias_at_sum_ptr, q_first,
+        in_rel_bias_at_entries_ptr, in_rel_bias_at_steps_ptr
     )  # fmt: skip
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-    for i in tl.range(full_last, last):
+    first, _, full_last, last = key_tiles(k_len, BLOCK_N)
+    for i in tl.range(first, last):
         k_start = i * BLOCK_N
+        mixed = i >= full_last
         dq = accumulate_dq(
             dq, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-            mixed=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
-        dq = accumulate_dq(
-            dq, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-            mixed=False
+            mixed=mixed
         )  # fmt: skip
 
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fecd8f0382950995
-#   text hash     befc47b7cf536971
+#   content hash  b963411e822c20a5
+#   text hash     84a0a0d4b9db0cf7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

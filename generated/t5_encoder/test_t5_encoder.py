@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5445d88517dc4c0
-#   text hash     bd84c1cacd2cb1ae
+#   content hash  e232e2673066b2ee
+#   text hash     f0b3d7f3c8e86d43
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

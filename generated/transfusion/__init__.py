@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  30bea12c0bd63224
-#   text hash     7c1d698de59819d7
+#   content hash  955740c0cea05a79
+#   text hash     fdb150437f9b8556
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e638dea60eb08d2
-#   text hash     18501d43c0bc4da3
+#   content hash  92fbd83ea2415d43
+#   text hash     1482f1a84d875ef1
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  188e1451e143dd06
-#   text hash     3f100533366e7e89
+#   content hash  7d2a54d943c6ae8e
+#   text hash     1fc6e89a012b808f
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

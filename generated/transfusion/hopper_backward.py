@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  006d64ba573b6a0a
-#   text hash     fdd3e8d7f52975b7
+#   content hash  b9af46293a09f494
+#   text hash     2811bae1fed169ab
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c35dbd7ac431095f
-#   text hash     8fa6c3416e34e4e9
+#   content hash  76c9070e9f17a9a6
+#   text hash     6609a6c727723e1b
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

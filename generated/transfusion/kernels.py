@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  532f8b78061c8f1b
-#   text hash     f27a404baae15ecb
+#   content hash  0b2595d98033f197
+#   text hash     0786d1a769872ed2
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

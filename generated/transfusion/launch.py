@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f2acbe0a23777339
-#   text hash     c540dd237ede745e
+#   content hash  cb6efbf088a4d511
+#   text hash     870ebfe7f6c27a20
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  342dd563dbcd8aae
-#   text hash     e495c7355b9a309a
+#   content hash  f9c74df595b562ec
+#   text hash     2bb4d71b67c5fa81
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  47fb9715be161fbd
-#   text hash     18f96b8724478dac
+#   content hash  5b6fdb4b7d686878
+#   text hash     f660545f5c027178
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  25766c39ca578c19
-#   text hash     ee4ac0b4bda39cf7
+#   content hash  f3c8f1b9360cf84d
+#   text hash     63517f4f9795f850
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

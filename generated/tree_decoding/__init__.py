@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c9b252f2d2ef1360
-#   text hash     b9bf76b606b8ec76
+#   content hash  02c34af7c49c19bc
+#   text hash     463a7672aaa76772
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  47e8620753b151dd
-#   text hash     2240655bf9f497a3
+#   content hash  cb7f8bb55cb03de1
+#   text hash     9e94ce5d29bd344d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94f1827a4ceb409a
-#   text hash     1de64ecde1e2cd2f
+#   content hash  920456dedb6c04a7
+#   text hash     31c08f660b3fffbf
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6691ceb519ea6065
-#   text hash     b73b4256b61d3ac9
+#   content hash  ce5c24a1949f9b01
+#   text hash     88b3b62fa059cd0c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf1778a113f30440
-#   text hash     8647ecc90600b59b
+#   content hash  3399f70384bd7e37
+#   text hash     7f9dd58e1d452742
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

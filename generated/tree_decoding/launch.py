@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2a797c604def9498
-#   text hash     66f7e8c6918df91a
+#   content hash  1d2875946ee050bd
+#   text hash     6d74ffe940a78dbf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8078904fb8cca553
-#   text hash     0bd6192a03dd4976
+#   content hash  bced71efeac0adad
+#   text hash     b4b27d92232fec6d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

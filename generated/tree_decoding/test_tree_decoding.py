@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cea3c038b8d3220
-#   text hash     3fdbd3dd76de2914
+#   content hash  a21e3fda203ecbe8
+#   text hash     ed80f2719e633ad0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ac77668250757182
-#   text hash     ea018ca7cc5c8e89
+#   content hash  472e902809ee382c
+#   text hash     74cffcb9aedab08e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -355,6 +355,7 @@ class Descriptor:
         return self.base.detach().as_strided(self.shape, self.strides)  # type: ignore[no-any-return]
 
     def _cut(self, place: Sequence[Any]) -> tuple[list[slice], list[slice]]:
+        hold(int(place[-1]) * self.base.element_size() % 16 == 0, "a tile that does not begin on a 16-byte boundary")
         inside, there = [], []
         for first, length, size in zip(map(int, place), self.block_shape, self.shape, strict=True):
             low, high = max(first, 0), min(first + length, size)

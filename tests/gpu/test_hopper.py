@@ -435,11 +435,9 @@ def test_rows_left_out_are_not_read(
         out, lse = package.call(target, *given, **call.keywords, **places)
         found[target] = (out, lse, *torch.autograd.grad(out, wanted, dout))
     learned = [one for one in of.learned if one.input.keyword in call.learned]
-    made = {*of.summed_at_once, *((of.hopper.pairs.total,) if of.hopper.pairs else ())}
-    at_once = of.hopper.backward and all(one.made_of(made) for one in learned)
-    at_once = at_once and (size <= 128 or (of.hopper.wide and not learned))
-    columns = 64 if size <= 64 else 128 if size <= 128 else 256
-    assert package.kernels("forward") == ["hopper" if columns in of.tables.hopper["forward"] else "kernels"]
+    at_once = of.hopper.backward and all(one.made_of({*of.summed_at_once}) for one in learned)
+    at_once = at_once and not of.hopper.pairs and (size <= 128 or (of.hopper.wide and not learned))
+    assert package.kernels("forward") == ["kernels" if of.hopper.pairs else "hopper"]
     assert (package.kernels("backward") == ["hopper_launch"]) == bool(at_once)
     for mine, portable in zip(found["hopper"], found["portable"], strict=True):
         there = portable.isfinite()

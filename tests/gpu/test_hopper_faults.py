@@ -31,7 +31,7 @@ LISTED, LISTED_BACKWARD = "block_sparse/hopper.py", "block_sparse/hopper_backwar
 # dropout draws numbers for each weight, drops weights, and takes their gradients back through it
 DROPS, DROPS_BACK, DROPS_WIDE = (f"gpt2_dropout/{file}.py" for file in ("hopper", "hopper_backward", "hopper_wide"))
 # parts of scores by distance, and what tables learn from sums by distance
-TABLED, TABLED_BACK, TABLES = (f"t5_encoder/{file}.py" for file in ("hopper", "hopper_backward", "hopper_by_distance"))
+TABLED, TABLED_BACK, TABLES = (f"t5_encoder/{file}.py" for file in ("hopper", "hopper_backward", "by_distance"))
 KEPT_ALONE = "tl.maximum({}, 0.0, propagate_nan=tl.PropagateNan.ALL)"
 # fault: file, code to replace, its replacement
 FAULTS = {

@@ -304,7 +304,8 @@ for name in sys.argv[2:]:
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
     call = calls.make(planned, calls.Sizes(2, 40, 40, 4, 2, 16, 16, "fp32").of(planned.spec), "cpu")
     attention, runtime = profile.package(Path(sys.argv[1]) / name)
-    signatures = {kernel.name: kernel for kernel in planned.kernels.all}
+    by_distance = planned.by_distance.kernels if planned.by_distance else ()
+    signatures = {kernel.name: kernel for kernel in (*planned.kernels.all, *by_distance)}
     start = runtime.launch
 
     def watched(cache, kernel, blocks, given, **more):

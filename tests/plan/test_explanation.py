@@ -14,7 +14,7 @@ from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
 FEW = ("causal", "packed_log_decay", "flash1")
-HOPPER = ("hopper.py", "hopper_by_distance.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
+HOPPER = ("hopper.py", "by_distance.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
 FILES = ("kernels.py", *HOPPER, "decode_kernels.py", "statistics.py")
 REFERS = {"decode_hopper.py": "decode_kernels.py"}  # files whose names apply as well, besides those of kernels.py
 PLAIN = {"x", "y", "ptr", "desc", "stride"}  # parameters that a short function explains in its first words

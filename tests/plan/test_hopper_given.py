@@ -35,9 +35,13 @@ def planned(terms: str, axes: str, *more: str) -> Plan:
         (LOOKED_UP, "[batch, head, 9]", ("grad: true",), False),
         (BY_HEAD, "[batch, key]", ("grad: true",), False),
         (BY_HEAD, "[batch, key]", (), True),
-        # floats for each query or pair, which the steps load
+        # floats for each query, which the steps load; those for each pair come in tiles, with keys in rows
         (BY_HEAD, "[batch, query]", (), False),
-        (BY_HEAD, "[head, query, key]", (), False),
+        (BY_HEAD, "[head, query, key]", (), True),
+        (BY_HEAD, "[head, query, key]", ("grad: true",), True),
+        (BY_HEAD, "[head, key, query]", (), False),
+        (BY_HEAD, "[head, query, key // 2]", (), False),
+        (BY_HEAD + "\ndropout: true", "[head, query, key]", (), False),
         # inputs that are only added to scores also enter the LSE, and may be learned
         (DECAYS, "[batch, token, head]", ("scan: cumsum",), True),
         (DECAYS, "[batch, token, head]", ("scan: cumsum", "grad: true"), True),

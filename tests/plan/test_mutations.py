@@ -143,6 +143,25 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "the sums of one batch entry by entry": ("swin", "in_offset_bias_at_sum += ds", "in_offset_bias_at_sum = ds"),
     "the first head in the place of each": ("swin", "// own_tiles % Hq, ", "// own_tiles % Hq * 0, "),
+    "values of the next distance": (
+        "t5_encoder", "by_distance_row + (q_pos[:, None] - k_pos[None, :])",
+        "by_distance_row + (q_pos[:, None] - k_pos[None, :] + 1)"
+    ),
+    "values of distances with the other sign": (
+        "t5_decoder", "by_distance_row + (q_pos[None, :] - k_pos[:, None])",
+        "by_distance_row - (q_pos[None, :] - k_pos[:, None])"
+    ),
+    "values of the first head": (
+        "t5_decoder", "by_distance_row = tl.cast(h, tl.int64) * by_distance_stride_head", "by_distance_row = h * 0"
+    ),
+    "values stored at the next distance": (
+        "t5_encoder", "tl.store(by_distance_ptr + place, value", "tl.store(by_distance_ptr + place + 1, value"
+    ),
+    "one entry for distances that read several": (
+        "t5_encoder", "tl.load(steps_ptr + (x.shape[0] - 1))", "tl.load(steps_ptr - (x.shape[1] - 1))"
+    ),
+    "changes of entries that are not counted": ("t5_encoder", ".cumsum(1, dtype=torch.int32)", ".to(torch.int32)"),
+    "entries of distances with the other sign": ("t5_decoder", "entries_ptr + distance)", "entries_ptr - distance)"),
     "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + row // 2 * ENTRIES + i"),
     "a pair's gradient of one head alone": ("pair_bias", "in_bias_qk_sum += ds", "in_bias_qk_sum = ds", "size_1"),
     "a tree that hides nothing": ("tree_decoding", "| in_tree_mask_at", "| (q_len > 0)"),
@@ -200,7 +219,7 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monk
     package = tmp_path / f"{variant}_{list(FAULTS).index(fault)}"
     shutil.copytree(GENERATED / variant, package, ignore=shutil.ignore_patterns("__pycache__"))
     found = 0
-    for name in ("kernels.py", "launch.py", "padding.py", "runtime.py"):
+    for name in ("kernels.py", "by_distance.py", "launch.py", "padding.py", "runtime.py"):
         if (package / name).is_file():
             text = (package / name).read_text()
             found += text.count(right)

@@ -11,7 +11,7 @@ import pytest
 
 GENERATED = Path(__file__).parents[2] / "generated"
 FILES = sorted({path.name for path in GENERATED.glob("*/*.py") if not path.name.startswith(("__init__", "test_"))})
-HOPPER = ("hopper.py", "hopper_by_distance.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
+HOPPER = ("hopper.py", "by_distance.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
 JITTED = ("kernels.py", *HOPPER, "decode_kernels.py", "statistics.py")
 # signatures fixed by other code: for each file and function, the parameters that a variant may ignore
 FIXED = {

@@ -54,8 +54,8 @@ class Cases(NamedTuple):
         if statistics := self.planned.statistics:
             kernel = statistics.kernel
             found.append([self._launch("statistics", kernel, tile) for tile in self.tiles(kernel, table)])
+        found += [[case] for case in self.by_distance()]
         if arch.removesuffix("a") == "sm_90":
-            found += [[case] for case in self.by_distance()]
             for name, tiles_of in self.planned.tables.hopper.items():
                 for tile in tiles_of.get(self.columns, {}).values():
                     found += [[case] for case in self.on_hopper(name, tile)]
@@ -98,10 +98,9 @@ class Cases(NamedTuple):
 
     def by_distance(self) -> list[Case]:
         """A launch of each kernel that evaluates parts of scores by distance, or adds up what they learn."""
-        parts = self.planned.hopper.by_distance if self.planned.hopper and self.dtype != "fp32" else None
-        file = "hopper_by_distance"
-        launches = (self._launch(file, kernel, Tile(64, 64, 4, 1)) for kernel in (parts.kernels if parts else ()))
-        return [case._replace(name=f"{file}.{case.name}") for case in launches]
+        file = self.planned.by_distance
+        launches = (self._launch("by_distance", one, Tile(64, 64, 4, 1)) for one in (file.kernels if file else ()))
+        return [case._replace(name=f"by_distance.{case.name}") for case in launches]
 
     def on_hopper(self, name: str, tile: Tile) -> list[Case]:
         """A launch of each kernel of a pass for Hopper GPUs, with a tile; none if there are no such kernels."""
@@ -197,6 +196,7 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int |
     sys.path.insert(0, str(folder))
     try:
         files = ["kernels", *render.hopper_files(planned)]
+        files += ["by_distance"] if planned.by_distance else []
         files += ["decode_kernels"] if planned.decode else []
         files += ["decode_hopper"] if planned.decode_hopper else []
         files += ["statistics"] if planned.statistics else []

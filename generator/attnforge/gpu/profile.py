@@ -157,7 +157,8 @@ def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
 def written(planned: Plan) -> dict[str, frozenset[str]]:
     """The parameters that kernels write, by the kernels' names; those of several targets may share one."""
     found: dict[str, frozenset[str]] = {}
-    for kernel in (*planned.kernels.all, *(planned.hopper.launched if planned.hopper else ())):
+    tables = planned.by_distance.kernels if planned.by_distance else ()
+    for kernel in (*planned.kernels.all, *tables, *(planned.hopper.launched if planned.hopper else ())):
         found[kernel.name] = found.get(kernel.name, frozenset()) | kernel.written
     return found
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ..language.spec import Spec
 from . import positions, running_sums, statements, storage, tile_ranges, tiles
+from .distance_reads import NOTHING, DistanceReads
 from .kernel_terms import KernelTerms
 from .sides import SIDES, Side
 from .statements import Statement
@@ -106,13 +107,13 @@ class Analysis:
         return len(self.queries.ends) == 1 and not by_head & set(self.queries.parameters)
 
 
-def analyse(spec: Spec) -> Analysis:
-    """Works out how the terms of a spec apply to tiles."""
+def analyse(spec: Spec, by_distance: DistanceReads = NOTHING) -> Analysis:
+    """Works out how the terms of a spec apply to tiles; `by_distance`: what kernels read by distance."""
     key_states, query_states = (found if (found := TileStates(spec, side)).any else None for side in SIDES)
     return Analysis(
         spec,
-        KernelTerms(running_sums.in_kernels(spec, "q"), "q"),
-        KernelTerms(running_sums.in_kernels(spec, "k"), "k", not spec.algorithm.by_query),
+        KernelTerms(running_sums.in_kernels(spec, "q"), "q", by_distance=by_distance),
+        KernelTerms(running_sums.in_kernels(spec, "k"), "k", not spec.algorithm.by_query, by_distance),
         *tile_ranges.both(spec, key_states=key_states is not None, query_states=query_states is not None),
         key_states,
         query_states,

@@ -49,6 +49,13 @@ def _formula(plan: Plan) -> list[str]:
             f"{name}_anchor, the sum at the first token of the program's own tile, so that late sums are as exact as",
             "early ones.",
         )]  # fmt: skip
+    if plan.tabled:
+        names = " and ".join(part.name for part in plan.tabled.parts)
+        learned = ", and what gradients need of it" if plan.spec.algorithm.backward else ""
+        found += ["", *_paragraph(
+            f"Kernels read, as {names}, what depends on the head and the distance q - k alone and takes more than a",
+            f"few instructions: by_distance.py evaluates it once for each distance{learned}.",
+        )]  # fmt: skip
     if plan.spec.dropout:
         found += ["", *_paragraph(
             "Dropout sets a weight to 0 depending on a random number that `seed` and the weight's place determine, and",

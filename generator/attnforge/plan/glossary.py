@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from ..expressions.tree import Node
-from . import running_sums, symbols_on_hopper
+from . import running_sums, symbols_by_distance, symbols_on_hopper
 from .access import Access
 from .formula import written
 from .plan import Plan
@@ -25,7 +25,7 @@ def text(plan: Plan, file: str, code: str) -> str:
         "hopper": symbols_on_hopper.forward,
         "hopper_backward": symbols_on_hopper.backward,
         "hopper_wide": symbols_on_hopper.wide,
-        "hopper_by_distance": symbols_on_hopper.by_distance,
+        "by_distance": symbols_by_distance.evaluated,
         "decode_kernels": _decoding,
         "decode_hopper": symbols_on_hopper.decoding,
     }
@@ -79,7 +79,7 @@ def listed(rows: Iterable[Row]) -> list[str]:
     found: list[str] = []
     for name, meaning in rows:
         first, *more = wrapped(meaning, WIDTH - width)
-        found += [f"{name:{width}}{first}"] if len(name) < width else [name, " " * width + first]
+        found += [f"{name:{width}}{first}"] if len(name) <= width - 3 else [name, " " * width + first]
         found += [" " * width + line for line in more]
     return found
 
@@ -113,7 +113,9 @@ def of_kernels(plan: Plan) -> Iterator[Row]:
     for given in plan.kernels.scanned:
         yield f"{given.name}_anchor", f"the sum that a program subtracts from each sum of {given.name} it reads"
     for access in dict.fromkeys((*plan.by_query.accesses, *plan.by_key.accesses)):
-        yield access.name, _meaning(access)
+        if access.form != "distance":
+            yield access.name, _meaning(access)
+    yield from symbols_by_distance.read(plan)
 
 
 def _of_programs(plan: Plan) -> Iterator[Row]:

@@ -18,6 +18,7 @@ from ..language.spec import Spec
 from ..printing import printers
 from . import conditions, positions, storage
 from .access import CASTS, TYPES, Access, Site, entries_along, rows_along
+from .distance_reads import NOTHING, DistanceReads
 from .running_sums import REST, anchor
 from .sides import BLOCKS, OTHER, RANGE, SIDE_OF, Side
 from .statements import Block, Call, Place, Statement, serving, targets
@@ -33,6 +34,7 @@ class KernelInputs:
     spec: Spec
     own: Side
     whole_head: bool = False
+    by_distance: DistanceReads = NOTHING  # parts that it loads; others by distance are loaded by a family
 
     @property
     def down(self) -> Side:
@@ -77,10 +79,11 @@ class KernelInputs:
     @cached_property
     def _known(self) -> dict[tuple[object, tuple[Node, ...]], Access]:
         given = {i.name: i for i in self.spec.inputs}
+        numbered = {(access.input.name, access.index): access for access in self.by_distance.accesses}
         found: dict[tuple[object, tuple[Node, ...]], Access] = {}
         for node in (n for root in self.spec.nodes for n in root.inside_out() if n.op == "input"):
-            number = sum(name == node.value for name, _ in found)
-            found.setdefault((node.value, node.args), Access(given[str(node.value)], node.args, number))
+            key, number = (str(node.value), node.args), sum(name == node.value for name, _ in found)
+            found.setdefault(key, numbered.get(key, Access(given[key[0]], node.args, number)))
         return found
 
     @cached_property
@@ -100,7 +103,8 @@ class KernelInputs:
         roots += [(("score", i), term.score) for i, term in enumerate(self.spec.scores)]
         found: dict[Access, frozenset[Place]] = {}
         for place, node in roots:
-            for access in {self.access(n) for n in node.walk() if n.op == "input"}:
+            read = {self.access(n) for n in node.walk() if n.op == "input"}
+            for access in read.union(*map(self.by_distance.inside, read)):
                 found[access] = found.get(access, frozenset()) | {place}
         return found
 
@@ -146,7 +150,8 @@ class KernelInputs:
                 continue
             base = "head" if self._heads and "head" in access.input.kinds else "program"
             if access.form == "distance":
-                continue  # the family whose kernels have such inputs loads them
+                add(access, *self.by_distance.loads(access, site == base, site == "step", self.way))
+                continue
             whole = self.whole(access.input)
             if site == base and self._steps(whole):
                 place = (self._steps if self.streams(whole) else self._place)(whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -16,6 +17,7 @@ from ..printing import printers
 from . import running_sums
 from .access import TYPES, Access
 from .conditions import as_bool
+from .distance_reads import PartRead
 from .kernel_inputs import KernelInputs
 from .scale_hoisting import Factored, factored
 from .statements import Place, Statement, label, serving
@@ -71,6 +73,7 @@ class _Shared(NamedTuple):
     slopes: list[Node]  # with respect to the score, then to each wanted sum
     reaches: list[frozenset[str]]  # the sides along which each slope varies inside a tile
     wanted: tuple[Sum, ...]
+    learning: tuple[PartRead, ...]  # the parts with sums of their own; their slopes are the last ones
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ class KernelTerms(KernelInputs):
         """The score terms without factors that are better applied elsewhere; unchanged if sums need their slopes."""
         scores = tuple(term.score for term in self.spec.scores)
         learned = any(self.access(n).input.grad for score in scores for n in score.walk() if n.op == "input")
+        learned = learned or any(part.partials for part in self.by_distance.parts)
         return Factored(scores) if learned else factored(scores)
 
     def _value(self, score: Node) -> Node:
@@ -150,8 +154,9 @@ class KernelTerms(KernelInputs):
         """The gradients that this backward kernel computes: those at keys if it owns keys, else all others."""
         if self.alone:
             return tuple(map(Sum, self.alone))
-        accesses = (access for access in self.accesses if access.input.grad and access.form not in ("pair", "distance"))
-        return tuple(Sum(access) for access in accesses if (access.tie == "k") == (self.own == "k"))
+        accesses = [access for access in self.accesses if access.input.grad and access.form not in ("pair", "distance")]
+        accesses += (partial.access for part in self.by_distance.parts for partial in part.partials)
+        return tuple(Sum(access) for access in dict.fromkeys(accesses) if (access.tie == "k") == (self.own == "k"))
 
     @property
     def sums(self) -> tuple[Sum, ...]:
@@ -163,6 +168,17 @@ class KernelTerms(KernelInputs):
         """The gradients that it accumulates in memory, entry by entry."""
         return tuple(s for s in self.learned if s not in self.sums)
 
+    @property
+    def _learning(self) -> tuple[PartRead, ...]:
+        """The parts read by distance whose inputs' gradients this backward kernel computes."""
+        return self.by_distance.parts if self.own == "q" and not self.alone else ()
+
+    @property
+    def tables_back(self) -> dict[str, str]:
+        """What else it reads by distance for them: names, and types of pointers."""
+        partials = (partial for part in self._learning for partial in part.partials)
+        return {name: kind for partial in partials for name, kind in partial.tables.items()}
+
     @cached_property
     def _shared(self) -> tuple[_Shared, ...]:
         """The value and slopes of each score term in terms of their shared parts."""
@@ -170,9 +186,11 @@ class KernelTerms(KernelInputs):
         for score in self.factored.scores:
             nodes = {n: self.access(n) for n in score.walk() if n.op == "input"}
             wanted = {n: Sum(access) for n, access in nodes.items() if Sum(access) in self.learned}
-            slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted)]
+            learning = {n: p for n in nodes for p in self._learning if p.name == n.value and p.partials}
+            slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted, *learning)]
             parts, roots = sharing.share([self._value(score), *map(self._in_floats, slopes)], "part")
-            found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
+            reaches, each = [self.reach(s) for s in slopes], (tuple(wanted.values()), tuple(learning.values()))
+            found.append(_Shared(parts, roots[0], roots[1:], reaches, *each))
         return tuple(found)
 
     @cached_property
@@ -206,10 +224,26 @@ class KernelTerms(KernelInputs):
                     serving({("score", i)}, guarded),
                     value,
                     named[0],
-                    tuple(zip(shared.wanted, named[1:], strict=True)),
+                    (
+                        *zip(shared.wanted, named[1:], strict=False),
+                        *self._in_parts(zip(shared.learning, named[1 + len(shared.wanted) :], strict=True)),
+                    ),
                 )
             )
         return tuple(terms)
+
+    def _in_parts(self, slopes: Iterable[tuple[PartRead, Slope]]) -> Iterator[tuple[Sum, Slope]]:
+        """The gradients of what parts read, with slopes, given the slope of the score with respect to each part."""
+        for part, outer in slopes:
+            for partial in part.partials:
+                text, sign, inner = "", outer.sign, partial.slope
+                if isinstance(inner, str):
+                    text = part.load(inner, self.way)
+                else:
+                    text = "" if abs(inner) == 1 else repr(abs(inner))
+                    sign = sign if inner > 0 else "+" if sign == "-" else "-"
+                both = " * ".join(filter(None, (outer.text, text)))
+                yield Sum(partial.access), Slope(both or None, sign, outer.thin or isinstance(inner, str))
 
     @property
     def inward(self) -> tuple[Statement, ...]:
@@ -255,7 +289,13 @@ class KernelTerms(KernelInputs):
 
     def added_by_entry(self, total: Sum, share: str) -> Statement:
         """The statement that adds up the values in `share`, one for each score of a tile, by entry."""
-        access, entry, count = total.access, self.entry(total.access), math.prod(total.access.input.sizes)
+        access, count = total.access, math.prod(total.access.input.sizes)
+        for part in self._learning:
+            for entries, steps in ((x.entries, x.steps) for x in part.partials if x.access == access):
+                first = (part.place(name, "q_first - k_start") for name in (entries, steps))
+                call = f"add_by_entry_at({total.name}_ptr + slot * {count}, {', '.join(first)}, row < q_len, {share})"
+                return Statement("", call, condition=self.wanted(total))
+        entry = self.entry(access)
         if access.tie is None:
             call = f"add_by_entry({total.name}_ptr + slot * {count}, row < q_len, {entry}, {share})"
         else:

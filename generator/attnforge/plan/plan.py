@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,8 @@ from ..language.spec import Spec
 from . import (
     arguments,
     backward_passes,
+    by_distance,
+    by_distance_file,
     cached_training,
     common_values,
     positions,
@@ -21,27 +22,30 @@ from . import (
     sections,
     tile_ranges,
     tiles,
+    variant_tiles,
 )
 from .analysis import Analysis, analyse
 from .arguments import Argument
-from .backward_passes import Pass
+from .backward_passes import Pass, Passes
+from .by_distance import ByDistance
+from .by_distance_file import ByDistanceFile
 from .cached_training import CachedTraining
 from .common_values import CommonValues
 from .families import statistics
 from .families.decode import decode, latent_on_hopper
 from .families.decode.decode import Decode
 from .families.decode.latent_on_hopper import DecodeHopper
-from .families.hopper import additions, by_distance, hopper
+from .families.hopper import additions, hopper
 from .families.hopper.hopper import Hopper
 from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
 from .names_in_code import in_code
 from .package_kernels import PackageKernels
-from .parameters import Kernel
 from .reach import Reach
 from .reduction import Reduction
 from .sections import Section
+from .shared_parameters import SharedParameters
 from .statements import names
 from .storage import Storage
 from .tile_ranges import TileRange
@@ -52,10 +56,11 @@ from .tile_states import TileStates
 class Plan:
     """All that templates know about a variant."""
 
-    analysis: Analysis  # its spec has the names in code for inputs and options
+    spec: Spec  # with the names in code for inputs and options
     arguments: tuple[Argument, ...]
     divisors: tuple[tuple[str, str], ...]  # computed from a call's numbers: as the spec writes them, and as Python
     kernels: PackageKernels
+    by_distance: ByDistanceFile | None  # the parts of scores that are evaluated once for every distance
     sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row | tiles.Limit, ...]  # of this variant alone
     tables: tiles.Tables
@@ -69,9 +74,9 @@ class Plan:
     positions = positions
 
     @property
-    def spec(self) -> Spec:
-        """The spec."""
-        return self.analysis.spec
+    def analysis(self) -> Analysis:
+        """The analysis of what portable kernels read: parts of scores by distance, if there are any."""
+        return self.kernels.analysis
 
     @property
     def widest(self) -> tuple[int, int]:
@@ -243,15 +248,17 @@ class Plan:
         """The host's text of whether such kernels may serve a call: it wants no gradient that they do not compute."""
         return backward_passes.at_once(self.hopper, self.learned, self.kernels.tables) if self.hopper else ""
 
+    @cached_property
+    def back(self) -> Passes:
+        """The backward pass as the host launches it."""
+        stored = self.hopper is not None and self.hopper.backward is not None and self.hopper.backward.stores_pairs
+        total = self.hopper.pairs.total if self.hopper and stored else None
+        return Passes(self.kernels, self.learned, self.summed_at_once, total)
+
     @property
     def stored(self) -> int | None:
-        """The index of the gradient that such kernels may store as dS, if there is one."""
-        found = self.hopper if self.hopper and self.hopper.backward and self.hopper.backward.stores_pairs else None
-        return self._places[found.pairs.total] if found else None
-
-    def still_wanted(self, place: int) -> str:
-        """The host's text of whether a gradient is left to compute after that."""
-        return f"wanted[{place}]" + (f" and not gradients[{place}].numel()" if place == self.stored else "")
+        """The index of the gradient that kernels for Hopper GPUs may store as dS, if there is one."""
+        return None if self.back.stored is None else self.back.places[self.back.stored]
 
     @property
     def learned_names(self) -> tuple[str, ...]:
@@ -266,7 +273,8 @@ class Plan:
     @cached_property
     def common(self) -> CommonValues:
         """The values that the kernels of attention and its gradients have in common."""
-        names = (*self.tensors, *self.prepared, *self.numbers, "lse", "block_m", "block_n")
+        tables = (part.name for part in (self.tabled.parts if self.tabled else ()))
+        names = (*self.tensors, *self.prepared, *self.numbers, *tables, "lse", "block_m", "block_n")
         back = (one.kernel for one in (*self.passes, *self.passes_apart))
         return common_values.of([self.kernels.forward, *back], names)
 
@@ -281,18 +289,12 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        own = self.kernels.own
-        if not (own.dq and own.dkv):
-            return ()
-        return (
-            self._pass(own.dq, self.by_query, {0: ("dq", "q")}),
-            self._pass(own.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}),
-        )
+        return self.back.all
 
     @cached_property
     def passes_apart(self) -> tuple[Pass, ...]:
         """Those that compute gradients of inputs apart from the others, whichever kernels compute these."""
-        return tuple(backward_passes.apart(self.kernels, self._places, self.still_wanted))
+        return tuple(self.back.apart)
 
     @property
     def continues(self) -> bool:
@@ -301,99 +303,56 @@ class Plan:
         return bool(self.summed_at_once) or (at_once and bool(self.passes_apart))
 
     @property
+    def tabled(self) -> ByDistance | None:
+        """What portable kernels read by distance, if there is anything."""
+        return self.by_distance.portable if self.by_distance else None
+
+    @property
+    def made_back(self) -> tuple[str, ...]:
+        """The host's statements that evaluate it, and what else gradients need."""
+        found = self.tabled.made_back(self.by_query.learned) if self.tabled else ()
+        more = (f"{x} = {call} if wanted[{self.back.places[s]}] else {without}" for s, x, call, without in found)
+        return (*(self.tabled.made if self.tabled else ()), *more)
+
+    @property
     def room_for_sums(self) -> tuple[str, ...]:
         """The host's statements that allocate the gradients in `summed_at_once`."""
-        return tuple(map(self._room, self.summed_at_once))
-
-    @cached_property
-    def _places(self) -> dict[Sum, int]:
-        """For each sum, the index of the gradient that it is part of."""
-        return {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
-
-    def _wanted(self, total: Sum) -> str:
-        """The end of an expression that allocates a sum: it is None unless the call wants the sum."""
-        idle = " and dlse is not None" if any(total in r.idle for r in self.learned) else ""
-        apart = " and not apart" if self.kernels.tables and total in self.kernels.tables.sums else ""
-        return f" if wanted[{self._places[total]}]{idle}{apart} else None"
-
-    def _room(self, total: Sum) -> str:
-        """The statement that allocates a sum for each row."""
-        access = total.access
-        if access.tie is None:
-            there = f" if wanted[{self._places[total]}] else None"
-            return f"{total.name} = lse.new_zeros(1, q.shape[-2], 1, {math.prod(access.input.sizes)}){there}"
-        entries = f", {math.prod(access.input.sizes)}" if access.form == "entry" else ""
-        # a token at whose position there is no query keeps a gradient of 0, as do rows of no packed sequence; programs
-        # that own keys add to the sums of rows
-        added = access.tie == "q" and (access.row_axis.kind == "token" or total in self.summed_at_once)
-        gaps = added or self.storage.cut
-        kind = "new_zeros" if access.form == "entry" or gaps else "new_empty"
-        kind = f"lse.{kind}"
-        if self.storage.entries and kind == "lse.new_empty":
-            kind = "(lse.new_empty if entries is None else lse.new_zeros)"
-        rows = "q" if access.row_axis.kind == "query" else "k"
-        count = f"{access.input.name}_sums.shape[-1]" if access.input.scan else self.kernels.rows_of(rows)
-        return f"{total.name} = {kind}({self.storage.heads}, {count}{entries}){self._wanted(total)}"
-
-    def _pass(self, kernel: Kernel, terms: KernelTerms, made: dict[int, tuple[str, str]]) -> Pass:
-        wanted = [*made, *dict.fromkeys(self._places[s] for s in terms.learned)]
-        lines = [backward_passes.with_room(made)] if made else []
-        partial: list[tuple[str, str]] = []
-        for s in terms.learned:
-            if s.access.tie is None:
-                entries = f", {math.prod(s.access.input.sizes)}" if s.access.form == "entry" else ""
-                shape = f"{self.storage.sequences}, q.shape[-2], {self.kernels.tiles('q')}{entries}"
-                partial.append((s.name, f"lse.new_zeros({shape}){self._wanted(s)}"))
-            elif s not in self.summed_at_once:
-                lines.append(self._room(s))
-        lines += [f"{name} = None" for name, _ in partial]
-        # the first one computes delta, which the others read
-        condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
-        return Pass(kernel, condition, tuple(lines), tuple(partial), len(made) > 1)
+        return tuple(map(self.back.room, self.summed_at_once))
 
 
 def build(spec: Spec) -> Plan:
     """Computes all that the templates print."""
     taken, divided, spec = arguments.build(spec), arguments.made_divisors(spec), in_code(spec)
-    analysis = analyse(spec)
+    whole = SharedParameters(analyse(spec))
+    every = by_distance.build(whole)
+    parts = every.portable if every else None
+    analysis = parts.analysis if parts else whole.analysis
     kernels = PackageKernels(analysis)
-    apart = (kernels.tables,) if kernels.tables else ()
-    all_terms = (analysis.by_query, analysis.by_key, *(one.terms for one in (*kernels.pairs, *apart)))
+    apart = (*kernels.pairs, *((kernels.tables,) if kernels.tables else ()))
+    all_terms = (analysis.by_query, analysis.by_key, *(one.terms for one in apart))
     helpers = {name for terms in all_terms for name in terms.helpers} | set(tile_ranges.helpers(spec))
-    states = (analysis.key_states, analysis.query_states)
-    helpers |= {name for found in states if found for name in found.helpers}
-    tables = by_distance.build(kernels) if hopper.serves(spec) else None
-    helpers |= set(tables.helpers) if tables else set()
+    helpers |= {name for found in (analysis.key_states, analysis.query_states) if found for name in found.helpers}
+    evaluated = every if hopper.serves(spec) else parts
+    helpers |= evaluated.helpers if evaluated else set()
     tuned = tiles.tuned(spec.path)
-    weight = analysis.by_query.weight
     far = reach.build(spec) if analysis.keys.left and reach.hides_early_keys(spec) else None
-
-    def also(table: tiles.Table) -> tiles.Table:
-        kept = table if spec.algorithm.backward else {"forward": table["forward"]}
-        beside = [pair.kernel.name for pair in kernels.pairs] + (["measure"] if "statistics" in spec.exports else [])
-        alike = {one.kernel.name: table["backward_dq"] for one in apart}
-        return kept | dict.fromkeys(beside, table["backward_dkv"]) | alike
 
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
-    on_hopper = hopper.build(kernels, names, tables)
-    learns = any(given.grad for given in spec.inputs)
-    added = on_hopper.kind if on_hopper else ""
-    seen = on_hopper.weight if on_hopper else weight
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, added, seen).tuned(tuned)
-    given = given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single))
+    on_hopper = hopper.build(whole, names, evaluated)
     decoding = decode.build(spec, taken, names)
     return Plan(
-        analysis,
+        spec,
         taken,
         divided,
         kernels,
+        by_distance_file.build(evaluated, parts, on_hopper, names),
         written,
         tuned,
-        given.only(on_hopper.passes if on_hopper else (), wide=on_hopper is not None and on_hopper.wide is not None),
+        variant_tiles.build(spec, kernels, on_hopper, far, tuned),
         far,
         on_hopper,
         decoding,
         latent_on_hopper.build(decoding, names),
-        statistics.build(spec, names),
+        statistics.build(analysis.spec, names, analysis.by_query.by_distance),
     )

@@ -23,7 +23,7 @@ def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...
     """The sections in order; `helpers` are functions that expressions call, `defaults` the inputs with a default."""
     expressions = jitted("portable/expressions", *(name for name in ("moved", *TRITON_HELPERS) if name in helpers))
     made = (Function("portable/defaults.jinja", "default", (given,)) for given in defaults)
-    found = [Section((*expressions, *_ranges(s), *made, *_rows(s)))]
+    found = [Section((*expressions, *_ranges(s), *made, *_rows(s, helpers)))]
     states = tuple(_states(s))
     if not s.bounds and states:
         found.append(Section(states))
@@ -67,16 +67,17 @@ def _states(s: PackageKernels) -> Iterator[Function]:
         yield Function("portable/tiles.jinja", "block_extremes")
 
 
-def _rows(s: PackageKernels) -> Iterator[Function]:
-    """The functions that load and store rows."""
+def _rows(s: PackageKernels, helpers: frozenset[str]) -> Iterator[Function]:
+    """The functions that load and store rows, or entries."""
     a, spec = s.analysis, s.spec
     forms = {access.form for access in a.by_query.accesses}
     tables = a.by_query.tables
     wanted = {
         "loads to_32bit load_vector": "row" in forms or spec.algorithm.backward,
         "loads load_pairs": "pair" in forms,
-        "loads within": "entry" in forms,
+        "loads within": "entry" in forms or "within" in helpers,
         "stores add_by_entry": any(s.access.tie is None for s in tables),
+        "stores add_by_entry_at": any(kind == "*i32" for kind in a.by_query.tables_back.values()),
         "stores add_by_row_and_entry": any(s.access.tie for s in tables) or bool(a.by_key.tables),
         "loads batch_and_head": spec.algorithm.by_query,
         "loads load_rows": s.described,

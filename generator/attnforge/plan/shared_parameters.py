@@ -201,6 +201,7 @@ class SharedParameters:
         )
         made = statements.targets(loads)
         sums = [name for s in terms.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
+        sums += ["q_first", *(f"{name}_ptr" for name in terms.tables_back)] if by_query else []
         known = {*results, *own, start, *walked, *lengths, scale, *inside, *made}
         words = (*lengths, scale, *terms.passed(read, known, ("slot", *sums)))
         bundles = (("keys" if by_query else "queries", walked), ("terms", words))

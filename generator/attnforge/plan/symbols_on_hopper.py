@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from . import symbols_by_distance
 from .plan import Plan
 
 
@@ -34,16 +35,8 @@ def _in_gluon() -> Iterator[tuple[str, str]]:
 
 def _of_tables(plan: Plan) -> Iterator[tuple[str, str]]:
     """Names of what kernels read by distance."""
-    parts = plan.hopper.by_distance if plan.hopper else None
-    for table in parts.tables if parts else ():
-        yield (
-            f"{table.name}, {table.name}_ptr",
-            "part of the scores by the distance from key to query: a row for each head; distance 0 is at the pointer",
-        )
-        yield f"{table.sums}_ptr, {table.sums}", "sums of dS, likewise"
-        yield f"{table.steps}_ptr", "how often the entry that is read has changed, up to each distance"
-        yield f"{table.entries}_ptr", "index of the entry that is read at each distance, likewise"
-        yield f"{table.name}_place", "index of a distance there: from position 0 of the other side to the first own row"
+    yield from symbols_by_distance.read(plan)
+    yield from symbols_by_distance.summed(plan)
 
 
 def _of_pairs(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -55,15 +48,6 @@ def _of_pairs(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"{name}_place", "coordinates of a worker's part of a tile in the tensor"
         yield f"{name}_stages", "the buffer of tiles of values of pairs, and its barriers, as one tuple"
         yield f"{name}_tile", "this worker's part of the current tile"
-
-
-def by_distance(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Names of hopper_by_distance.py that kernels.py does not have."""
-    yield from _of_tables(plan)
-    yield "distance", "how far a key is before a query"
-    yield "first, last", "the first distance, and the one after the last"
-    yield "place", "index of a distance of the head"
-    yield "value", "what scores get"
 
 
 def forward(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,7 @@ _FILES = {
     "reference.py": "host/reference.py.jinja",
     "test_{name}.py": "tests/suite.py.jinja",
 }
+_BY_DISTANCE = {"by_distance.py": "portable/by_distance.py.jinja"}
 _DECODING = {
     "decode.py": "decode/decode.py.jinja",
     "decode_launch.py": "decode/launch.py.jinja",
@@ -67,6 +68,7 @@ def render(spec: Spec, out: Path | None = None) -> dict[str, str]:
     """
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
+    files |= _BY_DISTANCE if values["plan"].by_distance else {}
     files |= _DECODING if values["plan"].decode else {}
     files |= _DECODING_AS_TRAINING if values["plan"].decode_training else {}
     files |= _DECODING_ON_HOPPER if values["plan"].decode_hopper else {}
@@ -87,8 +89,7 @@ def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
     if not planned.hopper:
         return ()
     backward = ("hopper_backward", "hopper_launch") if planned.hopper.backward else ()
-    tables = ("hopper_by_distance",) if planned.hopper.by_distance else ()
-    return ("hopper", *tables, *backward, *(("hopper_wide",) if planned.hopper.wide else ()))
+    return ("hopper", *backward, *(("hopper_wide",) if planned.hopper.wide else ()))
 
 
 def file(spec: Spec, name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...expressions.inputs import HEAD_AXES, Input
 from .. import latent, programs, softmax, visibility
 from ..access import CASTS, Access
@@ -16,7 +18,7 @@ from .partition import numbers_first
 
 def kernel(p: SharedParameters, access: Access) -> Pair:
     """The kernel that computes the gradient of an input that may have a value for each score."""
-    a, terms, given = p.analysis, KernelTerms(p.analysis.by_query.spec, "q", alone=(access,)), access.input
+    a, terms, given = p.analysis, replace(p.analysis.by_query, alone=(access,)), access.input
     places = {kind: i for i, kind in enumerate(given.kinds)}
     batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
     head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)

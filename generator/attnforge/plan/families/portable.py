@@ -49,7 +49,9 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
     used = softmax.used(terms)
     own, walked = ("q_tile", *latent.names(a, "q_rest")), (*keys.passed, *latent.names(a, "k_rest_desc"), "v_desc")
     step = p.step("attend", terms, results, own, walked, reads((*terms.score, *used)))
-    loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed, backwards=True)
+    # with parts by distance, whose loads are pipelined, the assembler serializes products in a joined loop
+    joined = a.joined and not terms.by_distance.parts
+    loops = Loops(a.keys, a.key_states, step.call, joined, step.tails, terms.narrowed, backwards=True)
     start = softmax.start(p.spec)
     return Kernel(
         "forward",
@@ -122,6 +124,7 @@ def _taken_backward(p: SharedParameters, terms: KernelTerms) -> Iterator[Paramet
     # left out by a launch that computes dv alone
     only = ' if makes != "dv" else None' if terms.own == "k" else ""
     yield from (Parameter(f"{s.name}_ptr", "*fp32", f"{s.name}{only}", written=True) for s in terms.learned)
+    yield from (Parameter(f"{name}_ptr", kind, name) for name, kind in terms.tables_back.items())
     yield from p.angles()
 
 

@@ -10,6 +10,7 @@ from ...language.spec import Spec
 from .. import latent, programs, visibility
 from ..analysis import Analysis, analyse
 from ..common_values import CommonValues
+from ..distance_reads import DistanceReads
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
@@ -109,8 +110,8 @@ class Statistics:
         )
 
 
-def build(spec: Spec, known: Iterable[str]) -> Statistics | None:
+def build(spec: Spec, known: Iterable[str], by_distance: DistanceReads) -> Statistics | None:
     """The kernel, if a variant asks for it; measures before dropout. `known` are the names that kernels.py defines."""
     if "statistics" not in spec.exports:
         return None
-    return Statistics(SharedParameters(analyse(replace(spec, dropout=False))), frozenset(known))
+    return Statistics(SharedParameters(analyse(replace(spec, dropout=False), by_distance)), frozenset(known))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ...expressions import by_distance
 from ...expressions.tree import Node
@@ -26,7 +27,7 @@ def build(p: SharedParameters) -> Tables | None:
     accesses = _served(p)
     if not accesses:
         return None
-    terms = KernelTerms(p.analysis.by_query.spec, "q", alone=accesses)
+    terms = replace(p.analysis.by_query, alone=accesses)
     by_head = any(map(_by_head, accesses))
     entries = sum(math.prod(access.input.sizes) for access in accesses)
     return Tables(terms, _kernel(p, terms, by_head=by_head), by_head, entries)
@@ -43,7 +44,8 @@ def _served(p: SharedParameters) -> tuple[Access, ...]:
 
     found = () if p.storage.cut else tuple(s.access for s in terms.tables if served(s.access))
     # an input's sums have the same shape, as the host adds them up
-    others = {access.input for access in terms.accesses if access not in found}
+    partials = (partial.access for part in terms.by_distance.parts for partial in part.partials)
+    others = {access.input for access in (*terms.accesses, *partials) if access not in found}
     return tuple(access for access in found if access.input not in others)
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from ....language.spec import Spec
 from ...access import Access
 from ...analysis import analyse
+from ...by_distance import ByDistance
 from ...common_values import CommonValues
 from ...conditions import no_late_keys
 from ...kernel_terms import Sum
@@ -20,7 +21,7 @@ from ...tiles import Weight
 from . import additions, dropout
 from .additions import Added
 from .backward import Backward
-from .by_distance import ByDistance
+from .by_distance import OnHopper
 from .dropout import Dropout
 from .forward import Forward
 from .pair_tiles import PairTiles
@@ -37,7 +38,7 @@ class Hopper:
     shared: SharedParameters
     functions: tuple[Function, ...]  # besides those that all such files have
     known: frozenset[str]  # the names that kernels.py defines
-    by_distance: ByDistance | None = None  # the parts of scores that are evaluated once for every distance
+    by_distance: OnHopper | None = None  # the parts of scores that are evaluated once for every distance
 
     @cached_property
     def forward(self) -> Kernel:
@@ -51,7 +52,7 @@ class Hopper:
     @cached_property
     def _read(self) -> SharedParameters:
         """The parameters that its kernels share: they read values by distance."""
-        return SharedParameters(analyse(self.by_distance.spec.given)) if self.by_distance else self.shared
+        return SharedParameters(analyse(self.by_distance.given)) if self.by_distance else self.shared
 
     @property
     def attend(self) -> Kernel:
@@ -61,14 +62,14 @@ class Hopper:
     @property
     def reads_forward(self) -> frozenset[str]:
         """The names that the launch of the forward pass reads."""
-        return self.attend.host_reads | (self.by_distance.inputs if self.by_distance else frozenset())
+        return self.attend.host_reads | (self.by_distance.values.inputs if self.by_distance else frozenset())
 
     @property
     def reads_back(self) -> frozenset[str]:
         """The names that launches of the backward pass read."""
         launched = self.backward.launched if self.backward else ()
         read = names(self.shared.storage.tiled).union(*(kernel.host_reads for kernel in launched))
-        return read | (self.by_distance.inputs if self.by_distance else frozenset())
+        return read | (self.by_distance.values.inputs if self.by_distance else frozenset())
 
     @property
     def apart(self) -> CommonValues:
@@ -237,4 +238,4 @@ def build(p: SharedParameters, known: frozenset[str], parts: ByDistance | None) 
     if not serves(spec):
         return None
     functions = jitted("hopper/cleared", *(("clear_rows",) if p.storage.cut else ()), "clear_behind")
-    return Hopper(p, (*functions, *Dropout(spec).functions), known, parts)
+    return Hopper(p, (*functions, *Dropout(spec).functions), known, OnHopper(parts) if parts else None)

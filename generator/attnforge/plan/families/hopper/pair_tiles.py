@@ -118,7 +118,7 @@ class PairTiles:
         ahead = " + worker * 64"
         row, key = (ahead, "") if self.walked == "k" else ("", ahead)
         lacking = ("0",) * (_LEAD - len(lead))
-        return ", ".join((*lacking, *lead, f"q_offset + q_start{row}", f"k_offset + k_start{key}"))
+        return ", ".join((*lacking, *lead, f"q_start{row}", f"k_start{key}"))
 
     @property
     def _copied_from(self) -> str:
@@ -142,9 +142,14 @@ class PairTiles:
         )
 
     @property
+    def copies(self) -> tuple[str, ...]:
+        """The host's text of whether tiles can be copied: they begin on 16-byte boundaries unless rows are left out."""
+        return ("entries is None",) if self else ()
+
+    @property
     def fits(self) -> tuple[str, ...]:
-        """The host's text of whether the backward pass has room for tiles."""
-        return (f"{self.input.name}.element_size() == 2",) if self else ()
+        """The host's texts of whether the backward pass can read tiles, and has room for them."""
+        return (*self.copies, *((f"{self.input.name}.element_size() == 2",) if self else ()))
 
     @property
     def of_scores(self) -> str:
@@ -154,7 +159,7 @@ class PairTiles:
     @property
     def room(self) -> str:
         """The host's text that allocates the gradient; entries of tiles that no program visits are 0."""
-        return f"runtime.room_for_pairs({self.input.name}, {'False' if self.shared.spec.masks else 'entries is None'})"
+        return f"runtime.room_for_pairs({self.input.name}, whole={not self.shared.spec.masks})"
 
     @property
     def laid_out(self) -> tuple[Statement, ...]:

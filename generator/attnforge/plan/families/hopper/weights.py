@@ -15,7 +15,7 @@ from ...shared_parameters import SharedParameters
 from ...statements import Block, Statement, names, needed, reads, targets
 from . import by_distance
 from .additions import Added
-from .by_distance import Table
+from .by_distance import SummedPart
 from .dropout import Dropout
 from .pair_tiles import PairTiles
 from .scores import scaled
@@ -32,7 +32,7 @@ class Weights:
 
     shared: SharedParameters
     added: Added | None = None  # its score terms, if they are addends that the LSE contains
-    tables: tuple[Table, ...] = ()  # of values by distance whose gradients steps add up
+    tables: tuple[SummedPart, ...] = ()  # parts by distance whose gradients steps add up
 
     @cached_property
     def terms(self) -> KernelTerms:

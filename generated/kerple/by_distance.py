@@ -1,12 +1,12 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  866ef0f748030995
-#   text hash     5f43397da3b1eb49
+#   content hash  9f65bf1050630171
+#   text hash     02a26a51342bbe14
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 
-The kernels for Hopper GPUs read these values, at addresses that differ between a thread's registers by constants.
+Kernels read a value for each score instead of computing it.
 
 Symbols
     by_distance, by_distance_ptr
@@ -15,7 +15,7 @@ Symbols
     distance      how far a key is before a query
     first, last   the first distance, and the one after the last
     place         index of a distance of the head
-    value         what scores get
+    value         what is stored for a distance
 """
 
 import torch
@@ -31,7 +31,7 @@ def fill_by_distance(
     by_distance_ptr, in_decay_ptr, in_width_ptr, in_decay_stride_head, in_width_stride_head, k_total,
     by_distance_stride_head, first, last, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Store the values of a block of distances for a head."""
+    """Store a part of scores at a block of distances, for a head."""
     h = tl.program_id(1)
     # [BLOCK]
     distance = first + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -53,10 +53,16 @@ def distances(q, k):
     return -max(queries, keys), keys
 
 
-def make_by_distance(cache, q, k, in_decay, in_width):
-    """A part of scores by distance: a row for each head, whose value at distance 0 is the tensor's first one."""
+def new_table(q, k, new=torch.empty, dtype=torch.float32):
+    """A tensor by distance: a row for each head, whose value at distance 0 is the tensor's first one."""
     first, last = distances(q, k)
-    by_distance = q.new_empty(q.shape[-2], last - first, dtype=torch.float32)[:, -first:]
+    return new(q.shape[-2], last - first, dtype=dtype, device=q.device)[:, -first:]
+
+
+def make_by_distance(cache, q, k, in_decay, in_width):
+    """A part of scores, by distance."""
+    first, last = distances(q, k)
+    by_distance = new_table(q, k)
     runtime.launch(
         cache, fill_by_distance, (), (by_distance, in_decay, in_width),
         grid=lambda: (runtime.cdiv(last - first, 1024), q.shape[-2]),

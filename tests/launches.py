@@ -273,8 +273,8 @@ def compare(
     """Fails if second launches of calls differ from first ones; returns the signatures of their first kernels."""
     remembered, checked, found = runtime.LaunchCache.of, {} if checked is None else checked, list[str]()
 
-    def forgotten(*_: Any, reach: int = 0, padded: bool = False) -> Any:
-        cache = runtime.LaunchCache(reach, padded=padded)
+    def forgotten(*_: Any, reach: int = 0) -> Any:
+        cache = runtime.LaunchCache(reach)
         cache.launches = Forgetful()
         return cache
 

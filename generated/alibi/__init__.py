@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50663d53f6dc1130
-#   text hash     a741c95af315d926
+#   content hash  2832e8e9f700cca4
+#   text hash     f0361f64b5bb3f4b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

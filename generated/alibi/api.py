@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6ef7e6495d539f1
-#   text hash     7f884125f4d4a17a
+#   content hash  8fba2afb8d0cb62f
+#   text hash     9ea599f3d5f00b53
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

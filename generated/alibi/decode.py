@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd2bcd9ef33b74d2
-#   text hash     76e3cf96eb8a4ae7
+#   content hash  acc9d115ec010a3b
+#   text hash     df91b8388698725f
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

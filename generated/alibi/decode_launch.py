@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  13a4c46d68fb9564
-#   text hash     59153100def1501c
+#   content hash  b42f6df722a24413
+#   text hash     7ab9f0f642ca7596
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

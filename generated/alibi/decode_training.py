@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc03763633076d6a
-#   text hash     bfc0aa304a3dba9d
+#   content hash  344a0e26d3320c33
+#   text hash     f196d774ce32aee8
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

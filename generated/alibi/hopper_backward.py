@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4d3c65b4ddf266a9
-#   text hash     8d2be81f6f598e4a
+#   content hash  b54d4cf5e185c39d
+#   text hash     ffd5db938cdb8d3e
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

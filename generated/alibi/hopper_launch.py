@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dccf8283c51fc275
-#   text hash     e5a43fe9f40f32ee
+#   content hash  4beb96de53323cf4
+#   text hash     ac6e77f3a2f92f16
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6eee4c42da18eee
-#   text hash     91e0245d8e02dc48
+#   content hash  81d8b0012027741a
+#   text hash     cc81227b64c0a620
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c16cb3c7f72132f0
-#   text hash     ab7b3bfc53896974
+#   content hash  a1572dc1a597830a
+#   text hash     2c10e5f0e254a96f
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eff01bc29b59f22b
-#   text hash     d512120cb6b75072
+#   content hash  d3f737b4540d36e2
+#   text hash     d9f5e742aca1482d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c18e24ec2cbdae55
-#   text hash     49300802db17a41f
+#   content hash  99c791d3e62b94db
+#   text hash     87744002e3122a60
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

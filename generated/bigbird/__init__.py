@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bf9f5ead9e7a6281
-#   text hash     c5a048133aa4f1f4
+#   content hash  87ca4d6fa7e71dff
+#   text hash     2d3fb46fe21cf020
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

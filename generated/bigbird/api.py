@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ca46824f5d452223
-#   text hash     7de4f0f44286a0f6
+#   content hash  2bdbfbe45e0fd223
+#   text hash     6207d46aa7888eab
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

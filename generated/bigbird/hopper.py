@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18fb97f01333a7d5
-#   text hash     3bb1a9209e2553a6
+#   content hash  45eda9513a0e35a3
+#   text hash     9891fa8c63653255
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5f09401e2d6c3dd6
-#   text hash     c1e25937e6819993
+#   content hash  cb4a200a04ee67f9
+#   text hash     383dc1e8ee650a3b
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d2a0bc338c78b82
-#   text hash     2d7a70a7bcbc46ba
+#   content hash  d3ab7fbc748a8deb
+#   text hash     2131cd316f38f688
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

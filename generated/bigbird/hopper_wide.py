@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  234eb1eb8947fa3e
-#   text hash     81d11e093de2da25
+#   content hash  ed8372662990cbfa
+#   text hash     553e61b1e58ceeba
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  23992707d46636b9
-#   text hash     3ec14a5e9cffecac
+#   content hash  05599cd3bd191d99
+#   text hash     2e714490d5e7ed4e
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_block_mask, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_block_mask)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

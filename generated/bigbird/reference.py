@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d784930f118496e3
-#   text hash     173058b0ba0101a2
+#   content hash  961515e25a1003ac
+#   text hash     a76083a04492de5d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d23f9a97d8d38df3
-#   text hash     8167a356c4b2b380
+#   content hash  4ea71e74fa812a8b
+#   text hash     2c396e66d2f8f002
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

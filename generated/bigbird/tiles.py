@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  202ef19e58a192bf
-#   text hash     9a9928ae05135c8c
+#   content hash  123da3a97adad6ad
+#   text hash     186d9cb7c65a2591
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {128: (512,), 256: (512,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b0f1e54e0c396040
-#   text hash     e53aa33e02454817
+#   content hash  3737ce9c80cb277b
+#   text hash     cf2f6266ef503089
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

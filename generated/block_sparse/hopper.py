@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8db01fe9418afcea
-#   text hash     d85bb5a918ba8046
+#   content hash  e6b845cf75611a74
+#   text hash     d5c83db6176eb72b
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

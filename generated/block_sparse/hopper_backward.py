@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7a5a98a7dd0d4a6b
-#   text hash     9db67a5bca3b40a0
+#   content hash  2db9996cd395d1a9
+#   text hash     6d60785410c84460
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

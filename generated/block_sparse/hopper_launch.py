@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7b4b9621609e4949
-#   text hash     7bbba59bfe5ddadc
+#   content hash  1352fe7cbe444838
+#   text hash     af8dabc89c6f3d54
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c5a4b4f3f89f40f5
-#   text hash     6757fe9c421cc472
+#   content hash  1dfa269057ea87d8
+#   text hash     f8d90f5a2488c2c0
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca4e174fe340a15f
-#   text hash     c1c361f0c50a3b89
+#   content hash  e6793621166c1a62
+#   text hash     24034416a7da00e8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

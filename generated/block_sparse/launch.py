@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  351b6fd1a08b5104
-#   text hash     de3ebac04457bc31
+#   content hash  e87f3236ef7187ec
+#   text hash     cd8a8e063e164e22
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_block_mask, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_block_mask)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

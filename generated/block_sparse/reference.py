@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  36326bdcb1cf205b
-#   text hash     4b1ed73e907b594c
+#   content hash  2de975087387474b
+#   text hash     d3bc394c39bbab9c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

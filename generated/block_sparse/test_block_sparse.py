@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e72147c31f77937c
-#   text hash     b05c9ce16fca7892
+#   content hash  6a53eccd2b2eb6b0
+#   text hash     2c5433cc77e09933
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9d289d08268304
-#   text hash     ec39614d2ba8bcad
+#   content hash  1ea14c6c2b2f9b57
+#   text hash     6d117f1f84d169b3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c55e4e1ff9a38609
-#   text hash     00790b624fb65900
+#   content hash  a7dfc7663a4ca3ba
+#   text hash     42855db80a42308c
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fe3a26468f8c4217
-#   text hash     5ed3ab1e799a7117
+#   content hash  6f2df975787e7172
+#   text hash     6e75f0583a642e0a
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

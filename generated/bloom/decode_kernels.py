@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df67071992f4e2f8
-#   text hash     d61b2922a17c8ba5
+#   content hash  600044b57f9d85a1
+#   text hash     35eac356ca98e308
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9251e7fc30070362
-#   text hash     a303b81209a8d7fd
+#   content hash  e7c407ea4858aa28
+#   text hash     99a907e138d8ffac
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9201815ad310ab0
-#   text hash     93c9f9450c2cd763
+#   content hash  2b73bc7962730dd0
+#   text hash     a1b9db055a70ffb6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

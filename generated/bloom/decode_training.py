@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  31328746cc1c5beb
-#   text hash     028e55bf728d4d8a
+#   content hash  eb9e545accd791d5
+#   text hash     e414e361a6f96df3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce72bae2e55f53cf
-#   text hash     ab38bcbe4b3436f9
+#   content hash  72414880593c4518
+#   text hash     b78cfe075ca1bd72
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

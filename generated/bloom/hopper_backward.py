@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  954d71d2e8eb35c8
-#   text hash     00a7bc31ce1dfa83
+#   content hash  5e6626fc195c31d8
+#   text hash     a03453f4abb0753e
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

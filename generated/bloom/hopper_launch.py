@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  811a4690f016e4cc
-#   text hash     4b69240022d9f248
+#   content hash  ee892ee06eb6c67a
+#   text hash     d849695f9428beb3
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

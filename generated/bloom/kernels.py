@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26e5dfe20960f282
-#   text hash     734bbae1bb187345
+#   content hash  a2242014e0aefbee
+#   text hash     d736ff9ec6acd7c0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f620fefb8e1709be
-#   text hash     acaf4b5b2f6bea99
+#   content hash  f28043d3206520b9
+#   text hash     2331de1119890c92
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

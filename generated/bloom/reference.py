@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e738c43f9c23746b
-#   text hash     6ab0c2f6590ad7bf
+#   content hash  0f76d4ccfb4eb3a7
+#   text hash     50d8767f236d00d7
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7dd7265ae854ce3b
-#   text hash     01bfaa44d8d8bbc6
+#   content hash  ff4e642fb6d8ea95
+#   text hash     17ba295a81aecfd0
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (768,), 256: (640,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 768}}

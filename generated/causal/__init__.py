@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b320ea19351e99d4
-#   text hash     777020069a728ea8
+#   content hash  65b09636b0c8d593
+#   text hash     43093793c3074eef
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ded6451a8f407258
-#   text hash     9c5bfc39477bff92
+#   content hash  83f294b03ff2e21f
+#   text hash     91ee6b1e5970e313
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

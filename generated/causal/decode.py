@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c9868344e3490444
-#   text hash     843dfa0e68053850
+#   content hash  8fee0e0dec9c03e4
+#   text hash     d7895f15723274a8
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

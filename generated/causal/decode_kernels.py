@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  227b5431c64b354a
-#   text hash     a36d837d0ec2bfe3
+#   content hash  525d834dbd1ca757
+#   text hash     21fd255890db1816
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c86c09ee504ce6b4
-#   text hash     bbcaf1bc76ff2c17
+#   content hash  4b2204f61fc6955b
+#   text hash     aebcbce5fe647285
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cb4892354983658
-#   text hash     0a9b7c685b74bb02
+#   content hash  f28024d2f9d032f7
+#   text hash     169efc0b5e7a3cbc
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

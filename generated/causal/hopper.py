@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2f6e4260975e23d9
-#   text hash     912d097a4dca206f
+#   content hash  5de7d1b9e0dcad5a
+#   text hash     4ed88f41cd39cb70
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

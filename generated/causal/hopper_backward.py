@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0e139465ca8479f
-#   text hash     89e5225f9082e1b5
+#   content hash  11c9f592db9c95d0
+#   text hash     51be3d04e89ac440
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

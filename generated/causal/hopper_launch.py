@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e4a58d8e94d5366
-#   text hash     6d62556a21e1b863
+#   content hash  c9dc857d2116c960
+#   text hash     188291bf65b5742d
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d19d01efc800cb18
-#   text hash     ec7c7a3a150a48da
+#   content hash  b4f2d73b46dbc1a3
+#   text hash     d221a4624fa60378
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

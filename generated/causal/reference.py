@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3f4699b181c8c5b7
-#   text hash     99abd8807b61106f
+#   content hash  7dfc1df22928ecb0
+#   text hash     74ecc2ec100207d1
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

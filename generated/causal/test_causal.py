@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b0ea11ccac9e9c49
-#   text hash     fce61554b50d3da1
+#   content hash  b6c98c0532c00280
+#   text hash     f517ab70af5af241
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d57d84fa5860bfd
-#   text hash     48f23b184c4ee5d8
+#   content hash  c61f7d39ee081166
+#   text hash     97d537e10938ef42
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a770f7e1e7902e3f
-#   text hash     bb8dc230fc16a75c
+#   content hash  aaeb082330c2cdfe
+#   text hash     ba57c20f93f4c9a6
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

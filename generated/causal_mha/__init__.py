@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9802634093c360bc
-#   text hash     1452e584123340c6
+#   content hash  42afc5b370e16204
+#   text hash     6590312741e8c677
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

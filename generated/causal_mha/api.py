@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1a63cb3dc354088f
-#   text hash     8fee7ee5aa9e167f
+#   content hash  c8857965f08a2059
+#   text hash     4def0670b7b3a3ae
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

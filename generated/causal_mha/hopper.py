@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab610c01f91f4fbe
-#   text hash     74cfd6d0dc19cc3e
+#   content hash  bb33a73f31985eeb
+#   text hash     593ab654947c3692
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12ef131de7a6648f
-#   text hash     9f5407d706c5e0c9
+#   content hash  933d853469809bb3
+#   text hash     31be1ff2b32f81de
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  841de41b67b894f2
-#   text hash     d190e6f2e3de6d58
+#   content hash  924c901564dc3ab5
+#   text hash     4df51e780644915e
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

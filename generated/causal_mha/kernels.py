@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  309f52abbd1f9a6f
-#   text hash     46583ce453cbba59
+#   content hash  de9824c3f566fc43
+#   text hash     9f599b8812b2464f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

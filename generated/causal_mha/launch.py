@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ae3807263e9ad33d
-#   text hash     55285a2a103a7d87
+#   content hash  feab92dce8f0c484
+#   text hash     245fad8771cd79df
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  148c1a702896e7e6
-#   text hash     aa4eb000f485e05c
+#   content hash  91830c5f5f73f12e
+#   text hash     5eb4bef88ac9a6d5
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d0cfde5629738971
-#   text hash     fb945a5827734006
+#   content hash  2e7ae59e10a8b3e2
+#   text hash     e2c62a4c4397332a
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

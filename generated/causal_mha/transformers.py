@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  490d1cfb1011bfe1
-#   text hash     ee2303431bd4109e
+#   content hash  91fef84a5c81c424
+#   text hash     0007c6fe5f62d68a
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

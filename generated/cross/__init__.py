@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bfd21d8a51ba8ea1
-#   text hash     ef5305607dca3058
+#   content hash  58dc014ea248c3fe
+#   text hash     d773b001f2eba2a5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

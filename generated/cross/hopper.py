@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4cb264403d7635da
-#   text hash     7d495da73bd21b2b
+#   content hash  ae6da5efbda9b947
+#   text hash     7b890291c6441c9b
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

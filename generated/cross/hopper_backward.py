@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80393db873a2a4a9
-#   text hash     96806eefb75783d7
+#   content hash  96d4c5d4806b41cb
+#   text hash     d7f76d00fdf2d0b5
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c283b2c92ced1eb
-#   text hash     82adda9be27bfa96
+#   content hash  2567eca7cb3253ca
+#   text hash     6ca18f0ce492c1e0
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

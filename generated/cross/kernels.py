@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fd65979ad3779b22
-#   text hash     6f234bf0eb550ed4
+#   content hash  b31d294abc45948e
+#   text hash     2caef837f992858d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f04d1ed43a984b88
-#   text hash     ef098935c07a4d80
+#   content hash  de774ac44e0b9a3f
+#   text hash     80d7a4bb5bb3c4f4
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

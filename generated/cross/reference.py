@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae4cecbbf2b420c4
-#   text hash     9cc17f7e44133559
+#   content hash  21b1b2050a013b13
+#   text hash     528a18c4c130ccdb
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

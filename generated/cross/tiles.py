@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  25b8440c4c1278da
-#   text hash     bf34232d7a8a3756
+#   content hash  e3184e1e4cc95737
+#   text hash     2ec7735fcf4de0f7
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 512, 128: 512, 256: 512}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32d2cca816795411
-#   text hash     4b320d8353e39df1
+#   content hash  5c0715ac04b67896
+#   text hash     82de84e884c47d8b
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

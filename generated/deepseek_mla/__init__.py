@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e595dc086f5624ee
-#   text hash     6d46b5dde095fa15
+#   content hash  85320b5c885954ac
+#   text hash     cf9ed28b7880a74b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0674ca23fc7c637e
-#   text hash     fc42c17110c94f47
+#   content hash  fe11e23011a9fa6f
+#   text hash     99aa3567a84b1467
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  483784b56497aaba
-#   text hash     6e8986d5cf595aed
+#   content hash  7c9df1c59f412aa5
+#   text hash     b53caee0fec94204
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

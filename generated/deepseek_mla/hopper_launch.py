@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2d7a33167be6a3d0
-#   text hash     243e12b40d88bf5b
+#   content hash  fe88a11686d796e2
+#   text hash     ec64a8696cdd7b04
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

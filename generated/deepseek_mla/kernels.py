@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b9a1dcbf327159ad
-#   text hash     84554c27e67bf2ea
+#   content hash  c247747398e637ca
+#   text hash     395a4934a62ebf7a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1065bbf671de2657
-#   text hash     a3befc711f03700f
+#   content hash  5f3b6434c0bacef5
+#   text hash     4f3188919685227b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

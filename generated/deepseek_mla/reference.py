@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  312e74ec6f8b93b5
-#   text hash     88f44ea9e0c9598c
+#   content hash  ab3a06793365185a
+#   text hash     8dd0599ecd3c1727
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7f864915fc47d04b
-#   text hash     eefb8d594dbc9af6
+#   content hash  b93eec57149240c0
+#   text hash     6076aebb380fe168
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cc7c7355fe284990
-#   text hash     63fb1b4f03fde513
+#   content hash  27f6e01eff2ffe94
+#   text hash     405f5e50194dd562
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 
@@ -115,6 +115,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8ee8882f9063e83
-#   text hash     24c847ac54896066
+#   content hash  bc10574c796abae6
+#   text hash     d0aef8b0ad7517de
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

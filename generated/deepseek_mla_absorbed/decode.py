@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b8eb2482a4bb9058
-#   text hash     fdbe4e439648f6ce
+#   content hash  5616aca6c0bbb633
+#   text hash     340c47914e91fb3c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

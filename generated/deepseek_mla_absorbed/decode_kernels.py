@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5b41e8863eb24df5
-#   text hash     d446400fff08798a
+#   content hash  a75245dbe2ca4a5b
+#   text hash     fe64919011c554a3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

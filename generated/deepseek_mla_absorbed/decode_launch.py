@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8f4469e7d86717c9
-#   text hash     ae3fef5482318dc9
+#   content hash  6681fb32829f7c90
+#   text hash     d5f6fa0e2535d5a0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

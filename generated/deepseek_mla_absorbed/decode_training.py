@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b84ad44cdd000bf7
-#   text hash     1cc2f045e2d8f360
+#   content hash  980053492de8e0a0
+#   text hash     75fb367b603ac7cc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f5d6925f7c03931a
-#   text hash     4a83056b644c3bb6
+#   content hash  cf6168c8dad4ff5f
+#   text hash     9291ee2f01578169
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9c3a15fcaa5ebb2f
-#   text hash     62c44573d9383f70
+#   content hash  b0264aa1fd79a974
+#   text hash     798c10eafb96c2d2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

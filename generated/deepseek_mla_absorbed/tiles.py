@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ef709afdeba62c2a
-#   text hash     36917ab5c5598f90
+#   content hash  a01ea676a20c7ebc
+#   text hash     d9d7b8887767df5f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

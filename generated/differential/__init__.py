@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7cf6eb067b31dd45
-#   text hash     afa77958cea15b75
+#   content hash  eb7b2d5c631cb7c9
+#   text hash     3b6b6632277441a6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c5a05a7542f6dc63
-#   text hash     6641e2eaf1d0cd54
+#   content hash  fbac3ec1b91e92c7
+#   text hash     32e20955d2ae79c9
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

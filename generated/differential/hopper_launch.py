@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  91f1e64070e8165b
-#   text hash     44000ad08863b999
+#   content hash  0d216230a1e1ae2e
+#   text hash     e330e805312fe6f2
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

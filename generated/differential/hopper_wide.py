@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30926ee48132b38d
-#   text hash     4392167bcc31c67b
+#   content hash  0a10a4af5fde3c73
+#   text hash     9912f3bb9a623f2b
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

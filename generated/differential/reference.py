@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  434412b5f301f247
-#   text hash     aa0258e499e659d0
+#   content hash  6d333a8090ce72ad
+#   text hash     f424bc6c9ce3bc51
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

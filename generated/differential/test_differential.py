@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e652a9b8f4e873f4
-#   text hash     6e510eacbd9e561c
+#   content hash  6e8a3683dfcd6ff4
+#   text hash     a9035a94733971cb
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

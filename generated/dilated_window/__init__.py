@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  90587eb24d5905f1
-#   text hash     f204f47e8628eb36
+#   content hash  6dc9939fc574401e
+#   text hash     6d703e9ad8e2f759
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

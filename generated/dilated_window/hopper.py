@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  444c41bbda479e5f
-#   text hash     d7ff17068b6d816a
+#   content hash  68a901105c7d5282
+#   text hash     bcf727a45ea20ee3
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

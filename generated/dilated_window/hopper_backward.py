@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3ca75348e220b49a
-#   text hash     26bbc9d6a7a7bf23
+#   content hash  3852f10e7229aa61
+#   text hash     4620609e3f2e69dc
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

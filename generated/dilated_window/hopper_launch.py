@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  23f6083c83457a7c
-#   text hash     1313a4e9071d4851
+#   content hash  c0769f402fff1c80
+#   text hash     23493e5509c1bd02
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4cc2a50a490a6a1
-#   text hash     a793bc68101ee1e9
+#   content hash  d768b8ae2b75b429
+#   text hash     13dcf72e5b473669
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  83f08fc8941825fe
-#   text hash     4cd140c8d928f8d3
+#   content hash  ab8d8b2a0a1e4200
+#   text hash     ac94d3edde852934
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=511, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=511)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

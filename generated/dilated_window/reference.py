@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  067d965dbd183691
-#   text hash     d16c581a7191ff71
+#   content hash  3060df681cbb0cc9
+#   text hash     e04b958f9bf19f66
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e4a770bbb021e54
-#   text hash     44f5c8f1115e4d59
+#   content hash  03b572e2311c7f11
+#   text hash     afa30808c34fe6f5
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c1ab5fc2bdaa8215
-#   text hash     0f76719b772dc8e8
+#   content hash  b0aca16f1b4d11cc
+#   text hash     9726a2be75530c24
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  20e00a9bdd2afb7c
-#   text hash     3c8ec9ab3d8b5edc
+#   content hash  20fbcf4aa599d818
+#   text hash     33c929a06bccc93b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b155ac47f696d7ff
-#   text hash     cca8335442ff4464
+#   content hash  e238c67627f60827
+#   text hash     2b350d26311b4ec5
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

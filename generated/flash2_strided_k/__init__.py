@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2c3ed4532800341c
-#   text hash     b91226dcbfd6fba8
+#   content hash  9cdef8929ac15c45
+#   text hash     6e1a53c7855f7fb9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

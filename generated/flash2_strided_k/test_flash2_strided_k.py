@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  74c5ddae3c69ded7
-#   text hash     8780630fcad6907a
+#   content hash  ce6610fbf5b9629e
+#   text hash     4562204fc2f7bfbc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c1838055fce8a06b
-#   text hash     63c3b8e9139063be
+#   content hash  3166407e2081e3ef
+#   text hash     f650927464fcedc8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

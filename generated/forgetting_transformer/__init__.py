@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9b5e9ee3e87c34c0
-#   text hash     8dbdc9cc18062e25
+#   content hash  0c516a4badcd7e0f
+#   text hash     3b19574c424f51af
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

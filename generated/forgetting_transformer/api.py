@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9ea06959d0198223
-#   text hash     6e11e4cb714e2f3b
+#   content hash  661227ee5c74f655
+#   text hash     342903287cf182be
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  97b564b232ecb9ba
-#   text hash     b86eb41c86c248db
+#   content hash  e4ef15ba3eca5367
+#   text hash     f0bdbacae911f32a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

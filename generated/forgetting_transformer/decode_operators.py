@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f11603214ea9d61
-#   text hash     6f065d1d81aaf5b6
+#   content hash  b8ebbfe8f9bb233b
+#   text hash     c92492d1a20167e0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

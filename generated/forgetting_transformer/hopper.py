@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a131d226532e7e5
-#   text hash     56d78a430fb5a161
+#   content hash  9d9b5e8b4036b369
+#   text hash     1ce5ad6065227c99
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  42232f4d3d8773ba
-#   text hash     ec8971fce378651b
+#   content hash  849a1913dd5be5a6
+#   text hash     17f14433d94bf37b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

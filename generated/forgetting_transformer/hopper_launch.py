@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7fe7155c8bfdcbf3
-#   text hash     42ea665a33e1315c
+#   content hash  52a36cdbd98e864d
+#   text hash     a4d61bf6af259b60
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ec747aca35d061ee
-#   text hash     81c28c8ce679896d
+#   content hash  8f7879c251b2bfa2
+#   text hash     5b17d25098828ee7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

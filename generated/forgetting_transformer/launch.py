@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a439a578ce9c479f
-#   text hash     3e29831814479c75
+#   content hash  b1eec07cc314fd1a
+#   text hash     d5f0991d6466a639
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), _empty_sums(in_log_decay.permute(0, 2, 1), entries)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c7d40b1617709c4b
-#   text hash     794fa0bc2fe677e3
+#   content hash  dd0ddab509d84029
+#   text hash     c0c60e4e5e011dfa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

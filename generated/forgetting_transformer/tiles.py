@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4d73af290e4cafaa
-#   text hash     08fdd2e423f6b69c
+#   content hash  7832dae57c5b0298
+#   text hash     b830cb066dceec69
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 
@@ -93,6 +93,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 768}}

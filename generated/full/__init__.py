@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da0fcbe8fe5312f8
-#   text hash     1866bfbc7a1e2da1
+#   content hash  52ffc837b19e4db4
+#   text hash     9c803baaa5f395fd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  862fd37a60012be2
-#   text hash     3593882dbd3147c9
+#   content hash  babd5ec64db4fbf7
+#   text hash     46a475d65bbb09b4
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  341e9b6733663fbc
-#   text hash     f32a5c2ab5bcd1e5
+#   content hash  9b88c8a9e155f11f
+#   text hash     866c8087f30dfef3
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9fb0aaf4259d5ea8
-#   text hash     a6fae107f17be2e7
+#   content hash  9f72b8ee94c5aa9c
+#   text hash     012d13951450a48e
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e6ef861e4748f6a
-#   text hash     c052a53220b81806
+#   content hash  d9b32fb9f7367df4
+#   text hash     fa291a8867363c4d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

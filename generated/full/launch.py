@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e4eb668714476619
-#   text hash     a81935aaa45b58f6
+#   content hash  79ed939963c05906
+#   text hash     3131787a27c90768
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c91d3b0a458a1170
-#   text hash     458bd9559dcf1c3a
+#   content hash  289f007da3e422d2
+#   text hash     eb2b2b6cc82f3ba3
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  92c1b48c30f26a94
-#   text hash     9d2115f286f6b735
+#   content hash  0c012e8294e1e027
+#   text hash     1491b43207eb160c
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  79431e42ff03f5bd
-#   text hash     3ddf2c9c75d1db09
+#   content hash  ce5c1dfd1feb1a7f
+#   text hash     ce5fe4ffc9a2ad2e
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

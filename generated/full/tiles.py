@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  549b3bdba54c1cac
-#   text hash     0cca9f6f73094fba
+#   content hash  512e00d310107a44
+#   text hash     2d9dc585520d30eb
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 512, 128: 512, 256: 512}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  437c9b94a2da6a93
-#   text hash     6627668a3788c216
+#   content hash  0f2e866d4fde960e
+#   text hash     4809748cb1a12d8d
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

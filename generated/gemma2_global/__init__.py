@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cfff1bf87a7b9326
-#   text hash     99e032de1acd7535
+#   content hash  0549231e1d018590
+#   text hash     67fa813a236e45c7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7d9c40a51c1a53ed
-#   text hash     22b2c02dce1d1289
+#   content hash  ac484cf7b2ad3283
+#   text hash     8c7ad59056833f63
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

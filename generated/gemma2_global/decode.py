@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8ada0e77869c1330
-#   text hash     9284c33f274cc3e5
+#   content hash  7e6687a063621dd4
+#   text hash     63091fcf2cb9072b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c7e14a81ec04caa5
-#   text hash     d36d363d518e7d49
+#   content hash  c80d432108fcec36
+#   text hash     42be3a04a1c15ebf
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e0f079b1dedf5e02
-#   text hash     da5e4012eac06889
+#   content hash  d6f27dbd20c2c292
+#   text hash     932c778f3593b14a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

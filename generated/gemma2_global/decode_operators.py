@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0785688f12f37bf
-#   text hash     7e95dc21e08e8706
+#   content hash  516faf35798c70bb
+#   text hash     5728186365a43f7e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

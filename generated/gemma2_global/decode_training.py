@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d411d59480b5f6a3
-#   text hash     743f53770f4a9aee
+#   content hash  70888d6f3f4e1335
+#   text hash     b82097a1daadf46a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

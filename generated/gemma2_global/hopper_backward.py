@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5644daf8b22708ae
-#   text hash     31334053533ec53d
+#   content hash  4530cabc426f11d1
+#   text hash     bfbfcf2bf1209104
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2133049d5e94885f
-#   text hash     5e7e8b2b623ca182
+#   content hash  26b88219dac6d954
+#   text hash     78f7014183348e87
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ff03e0c6e0f26c0
-#   text hash     b15403efaaddcb9a
+#   content hash  c85ab9f63fb78b3c
+#   text hash     bc05582d1c648f51
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2798daf59f391e00
-#   text hash     f3f1f078e163ea19
+#   content hash  6f08d4527f79f80b
+#   text hash     725d9bf47e28189e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f21143a4d699ffd2
-#   text hash     5b8e16399ba0eea3
+#   content hash  fcf108c21c3ebdd8
+#   text hash     6751186750a47986
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

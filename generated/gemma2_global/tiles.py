@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  17a30c68041f2d32
-#   text hash     f247257ad16804d0
+#   content hash  02d44663b063675a
+#   text hash     5ae6c248781c9bcc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (768,), 128: (256,), 256: (640,)},
     "backward": {64: (768,), 128: (512,), 256: (512,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

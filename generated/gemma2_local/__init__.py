@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6a6ef347d2c3c6e4
-#   text hash     0cd667844fd0778a
+#   content hash  19cfcb2f6b25ab85
+#   text hash     ac409ac6255d1f6e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dcc2237fb4e438e7
-#   text hash     a6a6c4af0c97072b
+#   content hash  d26a979579a6ad26
+#   text hash     9a80f53ec8ab4bba
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4a7acf6fe8867fe5
-#   text hash     63e4bae37cac3b70
+#   content hash  84e6259d81b34dad
+#   text hash     c3c7e11c42ec477f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ca497ee9c9bd796b
-#   text hash     cabed3fc8be7dd30
+#   content hash  4fdbf6781cf49935
+#   text hash     f3361119f76f6de7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73885679942d5458
-#   text hash     d1d4e5aa24e9c5d7
+#   content hash  00478c9a2d8acdf7
+#   text hash     9d03308e9fc77910
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

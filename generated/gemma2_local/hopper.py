@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aef8d3345577ee89
-#   text hash     ab7701efd2283351
+#   content hash  3ce0f1bea30e5385
+#   text hash     62757b347adc05b9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ca1106ec8d4417f1
-#   text hash     a350c2e39a5038ae
+#   content hash  3d770de8fb166934
+#   text hash     51070505cce6b160
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4cbc3a8952ce3454
-#   text hash     e00ea8a1986f976e
+#   content hash  58b3df9852a55a9d
+#   text hash     8674db22f66a81c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

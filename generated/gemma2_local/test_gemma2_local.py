@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f8ab856850f30c8
-#   text hash     8bcca15413f76235
+#   content hash  9c95d2651d1aab7e
+#   text hash     2911fe80b1bc4018
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  667f75a9c1498c97
-#   text hash     527d39a9c45001be
+#   content hash  f58cfec6f8723fa4
+#   text hash     fc40d5f96b97137f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

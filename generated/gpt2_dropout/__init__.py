@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ff35b09a0e74c5b
-#   text hash     321ff1c36821eb52
+#   content hash  5239120e665a6a8d
+#   text hash     67b0d1b1fe63f518
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0d4bcda5d652c4b4
-#   text hash     ecb94ff94143a878
+#   content hash  e7495618cfdcae78
+#   text hash     6b91d06a153e66da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a2c6f97db5dc91b
-#   text hash     76770d78a534abd5
+#   content hash  a1af8eeb5ef9f32c
+#   text hash     dfcca209cb1b3d3a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

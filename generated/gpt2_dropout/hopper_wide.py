@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afa048c415b76fb5
-#   text hash     5739aec2be6941c0
+#   content hash  e275e069fc4a6438
+#   text hash     071a7aa3df6994d2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

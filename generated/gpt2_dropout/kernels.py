@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  de0d1dab4f761afe
-#   text hash     417a939a91b0297a
+#   content hash  63e5dde7d50a016c
+#   text hash     4373be32649180a0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

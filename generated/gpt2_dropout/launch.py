@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  581caaf40f42c16e
-#   text hash     bc7665fafdb5957b
+#   content hash  8044b34b5f2b8038
+#   text hash     e50fda4e464d271e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, _seed_kind(seed), padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, _seed_kind(seed))
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

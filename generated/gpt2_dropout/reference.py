@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0da1ecf65b2e97b2
-#   text hash     37fa3e162991d3e6
+#   content hash  b64a600adcb3c98f
+#   text hash     3cc46cba9bc5a76d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5804d33c6e99f429
-#   text hash     e1717e18dfd0e98f
+#   content hash  0ef12a9c80127572
+#   text hash     61178228dc7ba659
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b6cc45b402ed756
-#   text hash     abc6b32e34515a46
+#   content hash  50871373214c25b4
+#   text hash     23ac57c0f9da1914
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (512,)},
     "backward": {64: (512,), 128: (512,), 256: (512,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 2048, 128: 1024, 256: 1024}}

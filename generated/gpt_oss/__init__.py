@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8e944cd4937915d4
-#   text hash     a9085ec1996145d2
+#   content hash  b5c0f3a235bb9554
+#   text hash     22c7183df7096998
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9e7cc5d5340374c3
-#   text hash     65205224b3e90df0
+#   content hash  da390dd63604f7be
+#   text hash     3ad535f1b5aad126
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f6497cf455de067
-#   text hash     80ea99787c62ce00
+#   content hash  bf6b8605828d71e6
+#   text hash     15d5d15b995a513a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

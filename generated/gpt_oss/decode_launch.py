@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1cac478e4d5fe4ee
-#   text hash     84762afab9d5606c
+#   content hash  db92d172e3355a2a
+#   text hash     d0793f10c7aa995f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

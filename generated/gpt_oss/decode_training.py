@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  96f280ec57567a51
-#   text hash     42e212bbb292d4c8
+#   content hash  94585c868b535580
+#   text hash     d8ee9fed396d97c5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4671859d48d0c3d4
-#   text hash     5f7daf2e90e41f68
+#   content hash  81f4eaa5a1fc3fd9
+#   text hash     71710c55c34df7d5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fdc60fb34ec645a4
-#   text hash     fe40da945baf1004
+#   content hash  e2f21f1ca199f509
+#   text hash     5c08bf09b6ae3aba
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

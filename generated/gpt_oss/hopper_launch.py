@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5ce971b40ebbec9a
-#   text hash     ac20461b641a9b09
+#   content hash  b3c2004d27ec905d
+#   text hash     f69ed05b3d1ddb39
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5eae3a53cef25a1d
-#   text hash     519a887684352d15
+#   content hash  c10589821517dab4
+#   text hash     82527f7f7c36105a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

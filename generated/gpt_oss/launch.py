@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b57f641e7c0a0147
-#   text hash     31a787e85d978682
+#   content hash  38375bb8b5ca2c4a
+#   text hash     602a07216f78ac93
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,7 +34,7 @@ def _attend(
         lse.copy_(_log2_units(sinks)[:, None])
         lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
         return out.zero_(), lse, runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks)
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

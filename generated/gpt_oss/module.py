@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  01d4a57f65d5ccc1
-#   text hash     f5da69614a90eb90
+#   content hash  af058cf7747277db
+#   text hash     9660d3d3cc822417
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ac7a50c770c1250
-#   text hash     6898f724023838b9
+#   content hash  ea85f800f7fa2d48
+#   text hash     d9bc2613208966bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

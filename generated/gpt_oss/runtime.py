@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  9a2a6194d0bc6638
-#   text hash     dfaecdcf1338e626
+#   content hash  0a57502883da6853
+#   text hash     188cb81a8b354a78
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -209,9 +209,8 @@ class LaunchCache:
 
     known = collections.OrderedDict()
 
-    def __init__(self, reach, portable=False, padded=False):
+    def __init__(self, reach, portable=False):
         self.reach = reach  # how many keys before its own position a query may see
-        self.padded = padded  # whether its calls leave rows out
         self.portable = portable  # whether its calls take no kernels for Hopper GPUs
         self.unreadable = None  # indices of tensors from which tiles cannot be read
         self.tiles = {}  # of portable kernels, by kernel
@@ -219,7 +218,7 @@ class LaunchCache:
         self.launches = {}  # by kernel and tile
 
     @classmethod
-    def of(cls, name, *given, reach=2**28, padded=False):
+    def of(cls, name, *given, reach=2**28):
         """The cache for a function's arguments: the key is all that launches depend on; numbers count by value."""
         told = [
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
@@ -228,7 +227,7 @@ class LaunchCache:
         key = (name, given[0].device, precision(given[0]), reach, only_portable.get(), *told)
         cache = cls.known.get(key)
         if cache is None:
-            cache = cls(reach, only_portable.get(), padded)
+            cache = cls(reach, only_portable.get())
             keep(cls.known, key, cache)
         return cache
 
@@ -427,7 +426,7 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs if there is one; returns whether it did."""
     best = cache.hopper_tiles.get(name)
     if best is None:
-        best = () if INTERPRETED or cache.portable else on_hopper(tables, name, q, v, keys, cache)
+        best = () if INTERPRETED or cache.portable else on_hopper(tables, name, q, v, keys, cache.reach)
         return launch_first(cache, tables.__package__, name, launch, best)
     if best:
         launch(*best)
@@ -556,10 +555,10 @@ def target():
     return wanted
 
 
-def on_hopper(tables, name, q, v, keys, cache):
+def on_hopper(tables, name, q, v, keys, reach):
     """The tile and the module of a pass's kernels for Hopper GPUs, or () if they do not run or are slower.
 
-    `keys` is the number of keys of the longest sequence.
+    `keys` is the number of keys of the longest sequence, `reach` how many keys before its own position a query may see.
     """
     wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
     widths = padded_width(q), padded_width(v)
@@ -569,18 +568,13 @@ def on_hopper(tables, name, q, v, keys, cache):
     room = widths[0] == widths[1] or narrow
     if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
         return ()
-
-    def least(table):
-        return getattr(tables, table, {}).get(name, {}).get(widths[0], 0)
-
-    faster = tables.HOPPER_IS_FASTER[name]
-    faster = bisect.bisect(faster.get(widths, faster.get(widths[0], ())), keys) % 2
-    many = cache.reach >= least("HOPPER_REACH") and not (cache.padded and keys < least("HOPPER_PADDED"))
-    if wanted != "hopper" and not (faster and many):
+    limits, least = tables.HOPPER_IS_FASTER[name], getattr(tables, "HOPPER_REACH", {}).get(name, {}).get(widths[0], 0)
+    faster = bisect.bisect(limits.get(widths, limits.get(widths[0], ())), keys) % 2 and reach >= least
+    if wanted != "hopper" and not faster:
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
-    by_length, seen = tiles[widths[0]], min(keys, cache.reach + 1)
-    return (*by_length[max(keys for keys in by_length if keys <= seen)], kernels) if kernels else ()
+    by_length, seen = tiles[widths[0]], min(keys, reach + 1)
+    return (*by_length[max(least for least in by_length if least <= seen)], kernels) if kernels else ()
 
 
 # modules whose functions are called with a tile: a kernel, or a launcher of several

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b65ac278899431d0
-#   text hash     664d1868416e1573
+#   content hash  cab347392d84944b
+#   text hash     2dd4733cc6eeafc5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ad72f6ea2a344f3
-#   text hash     24ac0240379d7f5f
+#   content hash  be7a12b13892e42a
+#   text hash     3f3b07d933a4d934
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2fa5df39cf9f1ab6
-#   text hash     dd8ada7b9dd31781
+#   content hash  6d6ec93104f9b9f4
+#   text hash     ea3352b12d1fbf2a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b65d8f1eb27b399b
-#   text hash     9d0b303288204c98
+#   content hash  f751958dca17f3a3
+#   text hash     b9c15d10f036d1b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  10b10f55595c0bcf
-#   text hash     7d6075651c4e47ce
+#   content hash  84d5546dbc430adc
+#   text hash     f82014fbdd011827
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  210b73d8c7f0bb7f
-#   text hash     3757a471d5aba9c7
+#   content hash  9a98085cfc56361f
+#   text hash     839868b16980fc6f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  70847779d1ec2a83
-#   text hash     9aca2b50490a4a1a
+#   content hash  110aa8dbd1ca1248
+#   text hash     b5969960db0656d0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

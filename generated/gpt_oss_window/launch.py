@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  45a2a512bce2c10f
-#   text hash     00bbd08ce5270b7c
+#   content hash  adb7e55ff85249bb
+#   text hash     7e3a097bc08ee425
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,9 +34,7 @@ def _attend(
         lse.copy_(_log2_units(sinks)[:, None])
         lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
         return out.zero_(), lse, runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of(
-        "attend", q, k, v, entries, cos, sin, positions, sinks, reach=127, padded=entries is not None
-    )
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks, reach=127)
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b8c3d9be99d77967
-#   text hash     6a582f6910fca92b
+#   content hash  b5d4831428599d9b
+#   text hash     0a0c046c66036b71
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

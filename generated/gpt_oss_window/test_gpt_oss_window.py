@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f6bfcd388b3be6c1
-#   text hash     f94f6f1da4b5d285
+#   content hash  5397f516fff9bcd1
+#   text hash     2b40367130d92ccd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0cea840e4252649a
-#   text hash     8414375699b1bae0
+#   content hash  205ddb959aa8d38e
+#   text hash     7a6151d2c6f338b0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cb37f3461205554b
-#   text hash     6d36204b0a3aef2c
+#   content hash  87dc6a6d85d8f223
+#   text hash     28d4bc19a8013443
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

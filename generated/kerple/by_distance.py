@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9f65bf1050630171
-#   text hash     02a26a51342bbe14
+#   content hash  156074db64822a0d
+#   text hash     7df73f6423e2341c
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

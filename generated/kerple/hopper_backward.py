@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e732633c9866747f
-#   text hash     036c9a12ea658971
+#   content hash  10081a560cca3dac
+#   text hash     410bac6203dfc79b
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

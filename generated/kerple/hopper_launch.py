@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bd2d6f3d6bc602d1
-#   text hash     5230c97bce24f218
+#   content hash  54efc4df7082f77b
+#   text hash     d2441742f8e32e20
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f95e3fd19f7a35f
-#   text hash     098916c147f9e24e
+#   content hash  40cb0acbc0d7b18a
+#   text hash     275aca0a2d5254ce
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

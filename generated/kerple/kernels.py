@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1b9fefbe334b4004
-#   text hash     8059e5aca4d54b27
+#   content hash  8f2fc6c3958f0a55
+#   text hash     13e95b28426ad712
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2cd3d51ee7b02c8
-#   text hash     ed3c8c6987682e4a
+#   content hash  d56a7f7826a147c5
+#   text hash     623b8fd96cb845cc
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9820412071364131
-#   text hash     5b046ef3e9bf8357
+#   content hash  7d167c6d48650e8e
+#   text hash     3ad775c8c11cc051
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fd05451b5c208fc2
-#   text hash     43576ffdf2103c2c
+#   content hash  6322fefb65151dab
+#   text hash     3341d097f888c412
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  11800b81659ac76d
-#   text hash     336d282a23af5c56
+#   content hash  31fcce9b37fc1b1e
+#   text hash     8d914bb44132b4ce
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2aab38605fa26a10
-#   text hash     855f480beca1018d
+#   content hash  160dff83a092278f
+#   text hash     05656ce7b729bc81
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  574197078265935b
-#   text hash     83d91fc1cb95d1d3
+#   content hash  222be1bdfda902d9
+#   text hash     10c477a1f0e28874
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

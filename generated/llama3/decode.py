@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  93666a97b9397256
-#   text hash     6d10a74c51dd1770
+#   content hash  52806d593631d090
+#   text hash     39f1624c6cd025b8
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

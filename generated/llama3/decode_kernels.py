@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dfe04c5ce38f3e6b
-#   text hash     9da25d47c24fba69
+#   content hash  04de7c7165b47797
+#   text hash     353322ecd92da6cd
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0cb55b06d66ab8c4
-#   text hash     5b2f58d66757ba37
+#   content hash  152493148640219c
+#   text hash     1ac75b3843c516be
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

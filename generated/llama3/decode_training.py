@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  07590553ae371f4d
-#   text hash     7cbe44d65508a506
+#   content hash  2f11b0c8c7c79629
+#   text hash     197fa248086f12c3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

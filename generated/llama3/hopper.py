@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a51f41b3f0078eb2
-#   text hash     067d9a58bb9de0ae
+#   content hash  6dc9fe110a7ed3a1
+#   text hash     c717cefed725068a
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ca9bdbac17436868
-#   text hash     a875e2ae69903cf2
+#   content hash  2481a3a188a2545b
+#   text hash     53c81e9133e236a2
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  84a9904c4a29e96d
-#   text hash     1cb28ef62585a93a
+#   content hash  c4d90ae6a03940de
+#   text hash     0026115f3cb6981b
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  31f553eb2bf1a30d
-#   text hash     d79b564e0934f8ea
+#   content hash  75370b2127471aab
+#   text hash     87469fcd51ac135c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

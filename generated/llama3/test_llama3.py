@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  22798423ce6ee3f0
-#   text hash     e1610040908fccd7
+#   content hash  80bcc18ef811421a
+#   text hash     0211f9b6bed3fc8d
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

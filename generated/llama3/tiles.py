@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6718316fbb52ce38
-#   text hash     50709ddffe483469
+#   content hash  3f54eb2d5d356a22
+#   text hash     0fd351c2f31c2e32
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 
@@ -115,6 +115,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  defc597714ed3007
-#   text hash     8bff817553a4c4fa
+#   content hash  3f482e9b80696cb8
+#   text hash     4fb39d10c78b8d81
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9f683f5cdb782a02
-#   text hash     cab13385234ae0fd
+#   content hash  7021ba7c882ecc54
+#   text hash     d0c5107c112f99c0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5e6c9ef007ba33e9
-#   text hash     c7216ddb77a7f433
+#   content hash  aaf9ef378f22713a
+#   text hash     3d33263510ee1f98
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3beeb158ad52569d
-#   text hash     09302a160cc5d14a
+#   content hash  7d179bb00a21eed7
+#   text hash     47fcb7905aa240b9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3ba257e5847604cc
-#   text hash     4e380a94d70759d0
+#   content hash  34e2e5311504ca4d
+#   text hash     cd2d68b5ad66e0ee
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  60fd1d0f0408dca5
-#   text hash     7edc31fd341b4bca
+#   content hash  84904d1220a052bd
+#   text hash     9b4eb449aeca8c9b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

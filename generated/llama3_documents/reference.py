@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bcdb3a95a1a92523
-#   text hash     5f353ed2d00ab1c6
+#   content hash  6b946fdce88564a8
+#   text hash     38b2650fbf09cb19
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9289200ad3c91e1b
-#   text hash     bc7e510fd11b4abc
+#   content hash  ebbd740733817410
+#   text hash     cac4252ae45c32f1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

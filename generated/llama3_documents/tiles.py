@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  10d73a37031ff710
-#   text hash     ec85f8cf22d32ffb
+#   content hash  80a290f761a4c8d7
+#   text hash     7076ccebcc450791
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (4096,), 256: (4096,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  741f97711332e90b
-#   text hash     5df317971e294437
+#   content hash  a0012263ba2fb8ca
+#   text hash     d59bf02cc425882a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

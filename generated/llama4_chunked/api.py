@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a65026979eaa30b9
-#   text hash     a5bdd0be05ee5010
+#   content hash  2d173a5c83e27818
+#   text hash     439f3170e9f12d9f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

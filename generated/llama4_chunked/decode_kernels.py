@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b4c108382cf1e682
-#   text hash     9a031625eebebfe4
+#   content hash  51f0cfa0ea88bc09
+#   text hash     a03410e680f02191
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

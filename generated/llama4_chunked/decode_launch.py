@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  95372da0dd4f355e
-#   text hash     5c00794c95a09322
+#   content hash  c3e422fb8a21fb9a
+#   text hash     cefc537e879fa75d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0a176b9c08f2aaae
-#   text hash     ac9c253228ade770
+#   content hash  f07c251bc3df0a8c
+#   text hash     c70b8f6f2602ecd9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

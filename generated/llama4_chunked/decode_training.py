@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  00c7a7d883b682d9
-#   text hash     1c17b8c7f606498a
+#   content hash  7dd144933afcea4b
+#   text hash     0303d1a3582a8b60
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  21466925c42ca028
-#   text hash     0becb4feb8e6f4ab
+#   content hash  4f0f04b61354eeee
+#   text hash     d7cf3a59738adc14
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c3f600bb0f07a4d4
-#   text hash     3e75ef9007e9f41b
+#   content hash  bb4f6ea2c29cbb76
+#   text hash     db922111e00aa868
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c78b5fd4fbe22c63
-#   text hash     08b6dea9c06299b4
+#   content hash  a0c1ca5abba61e55
+#   text hash     f374c6396bea64e3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  966bd682f9ae79b3
-#   text hash     b521c97d1fa0ce4f
+#   content hash  b62a84136013eefb
+#   text hash     bdd69e25150aeb98
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1fff32796b20e05
-#   text hash     6f34e8e313c83afe
+#   content hash  74ca8c4d8a60a718
+#   text hash     392c5616e06cacaa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e35d1a761673a6b6
-#   text hash     8dcb3b99280666e0
+#   content hash  b2069eeabc52619e
+#   text hash     b83bf01f7ae2fe6e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3752932ef8b55bf0
-#   text hash     9a40be4d09183002
+#   content hash  bf6becb86f33a1fd
+#   text hash     346b14b5e3073343
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0889e7a4779abc4e
-#   text hash     5ea1d0f6c35a2595
+#   content hash  6f98f8351b2d79e0
+#   text hash     189f29d50b13ae7c
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

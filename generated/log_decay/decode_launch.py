@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8f29c1833f542e9a
-#   text hash     b2934b9e0a898b41
+#   content hash  fef77f5168e741ce
+#   text hash     88fa52d83cb8acd0
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5363a5db713f109f
-#   text hash     c1e7369938bbc385
+#   content hash  78cd7d2397c726c0
+#   text hash     b5bbec0bdb4b23e1
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

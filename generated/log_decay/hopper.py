@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8d8cd35e902e6250
-#   text hash     eccd05cc81305e64
+#   content hash  2eb1ae81e870c3f3
+#   text hash     4953258c0edc9c41
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  00abbf25bae865dc
-#   text hash     843334b6a8a07f08
+#   content hash  4d29ef199d35f5e7
+#   text hash     098d3f9df6dccb24
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f8fb029cbdb93a27
-#   text hash     ad706e1226f9dd19
+#   content hash  8df47061a5cbda2e
+#   text hash     c9ef7e39620dd7a8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  684271196a48ff19
-#   text hash     4f2f4a29368e9254
+#   content hash  2f8d3cf47f675848
+#   text hash     bf9ecebbb510ddc6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

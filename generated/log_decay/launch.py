@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e3bdb34b5b3d26e0
-#   text hash     2b0aa1cb227a9537
+#   content hash  12eab7fe5df5d1df
+#   text hash     53c6897e0746d802
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), _empty_sums(in_log_decay.permute(0, 2, 1), entries)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3745e7408b55c0db
-#   text hash     f2bc478e6e3ef001
+#   content hash  1f91529ae8fca616
+#   text hash     e6850389a673cc0d
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4404b78d3fc2f15a
-#   text hash     b7740cdfdedc7494
+#   content hash  cbb8043c610b9423
+#   text hash     a990d3e368a6a204
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

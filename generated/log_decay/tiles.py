@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  84a4cc0916aee49f
-#   text hash     934d2398fdb9a3cc
+#   content hash  0f52c6cf77c12743
+#   text hash     8c12ef9f4d63ba1c
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 
@@ -93,6 +93,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 768}}

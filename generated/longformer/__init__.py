@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bad9c1350f844fbd
-#   text hash     64a81d9d41b7c9f1
+#   content hash  b6a70e5f3462bb54
+#   text hash     4f73bec3d370b7f8
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5a80d649d80a919a
-#   text hash     61714e00dc0010ff
+#   content hash  c4f7fdba5ddcd383
+#   text hash     f08be3226a3d8556
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4dccb5222be60f57
-#   text hash     60363779b45c3841
+#   content hash  a31164e03d2ac8f8
+#   text hash     e4a076254e9bf0c0
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fbc1cd686d392ef0
-#   text hash     d86dfefc372d89ac
+#   content hash  5bbf7f3a61aaa2e1
+#   text hash     6616b95b9da3ed0f
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2d5e769915a4cd6
-#   text hash     2e6bed63a794bb26
+#   content hash  16d40ff940f13e2b
+#   text hash     f6335bfbcecd57d0
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b14c17b373ad2337
-#   text hash     c1dc9c5d82e7c612
+#   content hash  61cf117465cbcdbf
+#   text hash     24237ae2c6269897
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

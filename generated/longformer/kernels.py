@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9c67b6f160cd73b1
-#   text hash     b4240d5673003c02
+#   content hash  8381c0aa17659c2e
+#   text hash     64e89c97b4a868ed
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  86d376cd61d0b0c3
-#   text hash     a067488e7bfb212e
+#   content hash  15369b28ebbc342a
+#   text hash     08cc79007437e405
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

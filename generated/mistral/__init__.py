@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2f50589d17c59fcf
-#   text hash     1ce86768868e56d2
+#   content hash  26ccacd7e8257ae7
+#   text hash     93a00493582a3828
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c1e57dee60f5922
-#   text hash     fcf9c8272bebae1e
+#   content hash  14a3470270d8a9c8
+#   text hash     09db67c688843ead
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9aee021bbaf863b2
-#   text hash     7d7321ddd4c224ee
+#   content hash  9d6f82f2107de6bb
+#   text hash     4e35a80e1db9d7f5
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

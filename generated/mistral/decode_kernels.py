@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c795a03a55d2d92
-#   text hash     0eb9d0d0a49c186f
+#   content hash  142c5622e7029d83
+#   text hash     9baea9544b2e4b40
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

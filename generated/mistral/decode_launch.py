@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e5a2b2a0e1ff3ba5
-#   text hash     5a3854c0b763e984
+#   content hash  318aa899e72826d8
+#   text hash     0051ba69765ef1c7
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

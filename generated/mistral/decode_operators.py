@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0ce55b97b214bdc7
-#   text hash     53e953ec6a61e9b0
+#   content hash  12ca96c3cae5e7ca
+#   text hash     e0fcaf35a05ab905
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3d008de3d93be05a
-#   text hash     9b0954ccf83a3b37
+#   content hash  efe469047d5736fa
+#   text hash     7f2e0bcfa3b961c3
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

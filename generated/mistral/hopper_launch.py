@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  28925a56f2fefd40
-#   text hash     aa18ceadf5bc4887
+#   content hash  bb993e0e85b7403a
+#   text hash     1a5a40f146257190
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

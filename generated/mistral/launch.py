@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7cde99562535b73c
-#   text hash     e45e544ba966a92b
+#   content hash  d4905d4eb95170c6
+#   text hash     89ec4620fc4f9b19
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,9 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of(
-        "attend", q, k, v, entries, cos, sin, positions, reach=4095, padded=entries is not None
-    )
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, reach=4095)
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f4c71546a39149e6
-#   text hash     e6e6e5db78141cba
+#   content hash  c23afb962733f300
+#   text hash     bca8814b6a5c5a83
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a0ed1c8f265dd4e0
-#   text hash     62b264a98dba97c3
+#   content hash  fbb9ba348a4099a9
+#   text hash     e1fa9f316b4113d8
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  539ee81449ea841f
-#   text hash     67458dd7ae2796a6
+#   content hash  c85c1ab359953eee
+#   text hash     e4163434cede6c26
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

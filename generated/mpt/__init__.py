@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0087b6bee5081cf0
-#   text hash     8da869fbfad9aee4
+#   content hash  a6baadbefab59606
+#   text hash     25ebe5c5276d5f24
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  628ca1256eb4f6f2
-#   text hash     cdbadf0eceb289cc
+#   content hash  8ce3eb408fac9c08
+#   text hash     e226d61a8239251a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  224e0e5588001d97
-#   text hash     9139a19746dca736
+#   content hash  3b6d594316d225c2
+#   text hash     87e3bfec3ef10f21
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

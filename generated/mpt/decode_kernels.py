@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03598ebc250dc64d
-#   text hash     381461d0eae64ec3
+#   content hash  3aa427bf0124e713
+#   text hash     8dab261f3fb42379
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

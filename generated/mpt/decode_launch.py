@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  547c193e35bc2781
-#   text hash     6054433aa6893063
+#   content hash  14a3d28c40aad816
+#   text hash     7d6a78ca166fdd8e
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  20f21b2d906aa622
-#   text hash     e8cb9b3c6888988f
+#   content hash  78e3b4c521e3d0af
+#   text hash     a986259b9b05456f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  021dd7aed6f84e89
-#   text hash     d30f7e2c79f26a5d
+#   content hash  8bcaba977dac9c66
+#   text hash     90d72d07bfa9911e
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5658b3b902c53064
-#   text hash     a84d7569439249af
+#   content hash  f30af2429d7fd77a
+#   text hash     170b567251b9fc18
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

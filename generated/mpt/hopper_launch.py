@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  356dde570a6d40dd
-#   text hash     60a2d2710a50013e
+#   content hash  89e51cec3c02a6d1
+#   text hash     aee763bd0973ad18
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0454da4dd979ed5a
-#   text hash     4d431dbeb4dd8b4c
+#   content hash  280f33a6ca9c86fd
+#   text hash     8e9bf56d28dccc11
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8d6b4dd85f143171
-#   text hash     8ead67b8c20b0ef5
+#   content hash  026e2214ef9d4c2f
+#   text hash     4546060662ed1e64
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_prefix_len, in_slopes, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_prefix_len, in_slopes)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32ae0bc657ce5f61
-#   text hash     723034b5ac658957
+#   content hash  55651953356393db
+#   text hash     d64c04ee813bb666
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3135b8196c993621
-#   text hash     5d955b3a3461984f
+#   content hash  3d0e9bf0d83bd0f6
+#   text hash     7a06078debf53c82
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4b761268795a8ea
-#   text hash     61a270dcc76d8e0b
+#   content hash  e0040637e79f0c1a
+#   text hash     0eda94aad4d8814e
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (1024,), 256: (1024,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c036a5d2f1324569
-#   text hash     9ba90fe13e03c44c
+#   content hash  db2a2ca7388bde90
+#   text hash     0c98c99340e54ea5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b8fa85d6a8c55ced
-#   text hash     ece0ab37ec7a8b00
+#   content hash  3eb4f0f14c4476cd
+#   text hash     82ff4c09734bd86f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

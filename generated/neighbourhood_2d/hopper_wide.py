@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  615e0d4b83ac7c14
-#   text hash     bf3efa79e95010a7
+#   content hash  904301f72839cca2
+#   text hash     59a37571ff32e772
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

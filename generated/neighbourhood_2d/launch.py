@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  99c61d96292a7385
-#   text hash     124e88ec5ec7330c
+#   content hash  10e5223737ba3a00
+#   text hash     fad65c67d7367134
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

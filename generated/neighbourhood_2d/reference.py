@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1074fe3adb449b60
-#   text hash     47384d8d0b5898f2
+#   content hash  f5480c48abd880f5
+#   text hash     05b30d950fd5e3bf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

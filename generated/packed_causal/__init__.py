@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ced04890bd4e644e
-#   text hash     dfbf24899f362ffe
+#   content hash  e413c19aa033bb09
+#   text hash     1203d0e5d685b8b8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a6f1da30900161c7
-#   text hash     2e8768fb585636d8
+#   content hash  cac054bf518feb79
+#   text hash     9ff22e06a2c1a9fd
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

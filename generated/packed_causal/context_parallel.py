@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b0549d6fdd32750d
-#   text hash     cb46ee0b506d1c15
+#   content hash  618beea22aa1d3a6
+#   text hash     e78b6ab2a8210ccc
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  40a3652d41419512
-#   text hash     74499370caf8d11c
+#   content hash  6493eaf329802c45
+#   text hash     d61c28a30354d3b0
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  28971566bb33da15
-#   text hash     7b1daad6f50c3084
+#   content hash  6431842ff90222b9
+#   text hash     5952b6b1a9d84db3
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

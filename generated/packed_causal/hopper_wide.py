@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d99ff55e558ea47
-#   text hash     c497bd4bcf78fd23
+#   content hash  d3bfa19b4a9f8305
+#   text hash     2dc437d58cd56524
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

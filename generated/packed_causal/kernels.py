@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6bc199502bab1b4f
-#   text hash     90eb3c760bf9b97d
+#   content hash  280ea8d838d69d78
+#   text hash     ef787fba38b33242
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

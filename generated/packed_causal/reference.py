@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  11cfd7a2f91da463
-#   text hash     9b8ee0a68566ef33
+#   content hash  c5ad07280f0e7195
+#   text hash     c94ec4debd355608
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bdbb93d372b82282
-#   text hash     4ccb5c784c45e123
+#   content hash  2fd23510e9087cf6
+#   text hash     77709362fd1de5e8
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  04c8fb7da38c04f2
-#   text hash     fe966f4f989a78a2
+#   content hash  4b5838388ad051b7
+#   text hash     618ebc1eafd12a73
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  22231c18a89dac91
-#   text hash     33697d08fbf252cd
+#   content hash  5477fe1cd0d39568
+#   text hash     75dd72459014467a
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

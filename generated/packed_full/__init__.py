@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  42f8c25deea502e8
-#   text hash     02a7d7fe5f5d7ac6
+#   content hash  6fdb1f6203b405bd
+#   text hash     15834fde75b4e7f1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

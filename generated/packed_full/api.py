@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ed4e921675ca8866
-#   text hash     242b73770d35af08
+#   content hash  db4056505f3dfd0c
+#   text hash     2167d2df5d5f03ec
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2fdb3065032a31cb
-#   text hash     570a7a3658304aa3
+#   content hash  7cc9dab8f4fdace0
+#   text hash     3e812869ec47b6af
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

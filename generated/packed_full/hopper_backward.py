@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0741bea19b83306e
-#   text hash     8f8d4691a1c1c136
+#   content hash  bd998674235dc7e5
+#   text hash     e22720d388bb8867
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

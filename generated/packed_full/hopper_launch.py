@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f9d15891c3ef9be3
-#   text hash     bc5a3eb7cf7f6f6b
+#   content hash  d0a3d54f0ea4c540
+#   text hash     9559fd63ce97e5fc
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

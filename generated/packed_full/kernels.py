@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e5fb82f3588a384
-#   text hash     c2219b3b5a9acce1
+#   content hash  88b92573898a7d53
+#   text hash     39bca66b3c102924
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

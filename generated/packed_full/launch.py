@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  46bcb47739a87726
-#   text hash     d46ddec50396ec1a
+#   content hash  57d91717fab04032
+#   text hash     a4a8c2dcb01bd71e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bc0082fd595bd84c
-#   text hash     8cb583d1bb5fb32e
+#   content hash  7111ba6a1515d9c6
+#   text hash     804e5f8051cdc573
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5e5815d2c9b47720
-#   text hash     0963488f433e2f36
+#   content hash  a6e4c96a03949729
+#   text hash     1a0409788f4ce507
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

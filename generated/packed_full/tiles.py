@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d62631326a04e3d5
-#   text hash     40637559f7a9a789
+#   content hash  472395053555184f
+#   text hash     519a24d978325c46
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

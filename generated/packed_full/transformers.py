@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b47965b3afa94ffc
-#   text hash     3edf0dcba0ba9edf
+#   content hash  014d1325a0f1543b
+#   text hash     c8a8c8826ef7d998
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  acc729e6fc16d937
-#   text hash     a2b2621e11c61f51
+#   content hash  c9054e75947ecb14
+#   text hash     d4db29fbb1fa5d5e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9cc68c498adab8d7
-#   text hash     94c6bbabaf246862
+#   content hash  4de42e7a7ffe3717
+#   text hash     5775087c64ada15d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f7d54e8f6b9506d
-#   text hash     d337afa7cc802503
+#   content hash  2048079ca3e18a92
+#   text hash     449048e4d0614074
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

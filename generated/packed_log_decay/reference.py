@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  665f5edf3a7c60c7
-#   text hash     f404a0f6e188f048
+#   content hash  0f3c3ac64013041c
+#   text hash     20d999939f3b947f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

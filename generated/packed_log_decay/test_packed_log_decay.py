@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f341f412620585d3
-#   text hash     1496eb9ab81313fd
+#   content hash  3be5c5f855b070aa
+#   text hash     f64d0b8b29036a1d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

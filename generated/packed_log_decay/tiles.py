@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  011e48cc73af8b08
-#   text hash     0f8cb5eb09481610
+#   content hash  1e126f178397a6ca
+#   text hash     39f0a281738b9c78
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

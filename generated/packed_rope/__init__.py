@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  59138b2e683a1d29
-#   text hash     f8f45c45e58c299e
+#   content hash  5173c4bb3bcb8e8b
+#   text hash     4ece437507983cfb
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  23ad8dcc95890a8e
-#   text hash     525e2b43d469764b
+#   content hash  7a7a6e0478e61795
+#   text hash     3f58f7cbf7ebf737
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2a06c66e6af0e9df
-#   text hash     6768b32a9631a2f3
+#   content hash  52bb107ffab55a18
+#   text hash     e1fcdb960a9f9e3e
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b72c43a7dbe83f2e
-#   text hash     40e91f56a8634ab0
+#   content hash  76bb9b6774500d1d
+#   text hash     b02fa8748274c469
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

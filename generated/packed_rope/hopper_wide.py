@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e44d701faefb697a
-#   text hash     c019618955ccce50
+#   content hash  07d446adf501b5be
+#   text hash     55c9295a20f4fa94
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

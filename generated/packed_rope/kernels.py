@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a60f34b8acc92401
-#   text hash     ba4bf6b6ad72077c
+#   content hash  be1454e122896778
+#   text hash     ad7a1198a4bfe6a3
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a744a716598059c
-#   text hash     d0542b1fc82a3632
+#   content hash  c59364a204801353
+#   text hash     56278fdd27db6c86
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2f105e138cf65b4e
-#   text hash     05418d5508854932
+#   content hash  db0c1d8ded5c0c56
+#   text hash     62cc5ed2ec5ac97b
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ffeced84aee548c6
-#   text hash     f2e699fbf9d47181
+#   content hash  498969c7771b9a4a
+#   text hash     3c6ffd521363199a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b9acf085cd93239
-#   text hash     73565d24ebec625b
+#   content hash  c55c369af094c23b
+#   text hash     977dd69853140f5d
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c7b946704e147d4c
-#   text hash     339c24528af2288f
+#   content hash  a13d984280022c88
+#   text hash     1c2c9a175a0412aa
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

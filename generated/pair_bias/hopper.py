@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6fd1d59bb506b5b5
-#   text hash     ca4fb4b1f4f47707
+#   content hash  b6b39f7b2ff4e2b3
+#   text hash     42110715b37f6c5e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  14684be9865a8f6f
-#   text hash     7f0ffa9404dd740f
+#   content hash  b6192c02f5f6eb95
+#   text hash     a9db731f921b488d
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

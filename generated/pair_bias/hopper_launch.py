@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d909433968867f54
-#   text hash     822f81effd978b03
+#   content hash  de446c1050c9f4b6
+#   text hash     5b4ff3d4816019de
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

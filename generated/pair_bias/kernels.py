@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  126953469fff16cc
-#   text hash     b9c05e7b550607b9
+#   content hash  a61aec0a26cebd23
+#   text hash     d96146ad43d0d3cf
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

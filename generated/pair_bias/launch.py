@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c09295777375be47
-#   text hash     15aa925fbe4b32fc
+#   content hash  20fa421c4e2b77bf
+#   text hash     e398bfbff907377d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  23ea6ec41c2ee5ac
-#   text hash     39384fd6aa3fafd5
+#   content hash  abe885c41161bb5d
+#   text hash     c8953177b99bd774
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  662df3e0b59a25ab
-#   text hash     07c9667c72cf3090
+#   content hash  7da86ba22e6a73ce
+#   text hash     8de08bfb579b6bb1
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

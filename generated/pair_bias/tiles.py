@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  47321e2088f70d95
-#   text hash     6f3c5dcd8d49a1fb
+#   content hash  5805d03614d475c0
+#   text hash     be26da82b2d9f88a
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

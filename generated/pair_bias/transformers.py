@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2f8edf4a78cacc16
-#   text hash     d37bf7135f049970
+#   content hash  9632e00a89e55708
+#   text hash     dffe446a956b997f
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

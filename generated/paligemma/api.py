@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc4085ea03ae61d7
-#   text hash     d365c6af024e1ed6
+#   content hash  5049c76d59e89a55
+#   text hash     a775eeded86db3ba
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

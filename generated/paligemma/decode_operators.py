@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d18350ed5ae48ef5
-#   text hash     7a2018864178c4c2
+#   content hash  6ccf22907fb79665
+#   text hash     c4c12d13615f81ff
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  44937258677d882c
-#   text hash     9ed9f7ec4d084101
+#   content hash  418368b898bf7d1f
+#   text hash     2eca83b1f21925d5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  03ea955fea7fa2c6
-#   text hash     5d6bbb98877a50d0
+#   content hash  904fb992d8093820
+#   text hash     feb014f1489f227f
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e0d3fb3fa1b887b3
-#   text hash     0d311d8732df33fe
+#   content hash  1287a41e7ccc4861
+#   text hash     87a98a0ba69a5a63
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

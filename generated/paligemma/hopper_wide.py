@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1d256ba1f88b6b78
-#   text hash     000460870acfd8aa
+#   content hash  a221a9d94a4905c6
+#   text hash     e88bc867f3672f30
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

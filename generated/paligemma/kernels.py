@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1d5b274cba1e4ca8
-#   text hash     b6d097972bf0950f
+#   content hash  83d7146172becb33
+#   text hash     868f5e4ece1e8388
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

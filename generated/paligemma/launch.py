@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e9f2e9d8373e9323
-#   text hash     33a6a6b9569d7ca4
+#   content hash  2bc133584e6d3222
+#   text hash     04e92a8e47860d82
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,9 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of(
-        "attend", q, k, v, entries, cos, sin, positions, in_prefix_len, padded=entries is not None
-    )
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_prefix_len)
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

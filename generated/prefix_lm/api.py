@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3766df5155df516a
-#   text hash     d1eceef2dc3f493e
+#   content hash  8f1272713db8eb32
+#   text hash     5a7887a198ce908f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  68980ac2b81545c6
-#   text hash     3afccdbc34e86b76
+#   content hash  b75452e5cb0d8501
+#   text hash     4ffde94ab829ca1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

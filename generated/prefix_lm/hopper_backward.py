@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  90a65fd29a0c96d0
-#   text hash     540cc112f2f52807
+#   content hash  3a236f1bded76d3d
+#   text hash     926d02864ad7f291
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

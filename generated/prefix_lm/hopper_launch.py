@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  790ccc649c55dc46
-#   text hash     8bb0893cd64feb20
+#   content hash  56cb78a767622afe
+#   text hash     b035a8d0182454eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f2cf13d6a32036e6
-#   text hash     41b3c62d850395df
+#   content hash  5620f23384e20278
+#   text hash     abc536b63e01264a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

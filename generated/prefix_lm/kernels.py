@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  71f1c7b6333fca3c
-#   text hash     017f8268fbd52c9b
+#   content hash  9cb09dee0e302584
+#   text hash     5c4e218966c02111
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b99f97a904edc93
-#   text hash     e528ab9b4c0d7c23
+#   content hash  2509d9338d87a535
+#   text hash     cebb55eee6a96e9a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_prefix_len, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_prefix_len)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

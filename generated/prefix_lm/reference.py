@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eabb8bf5b9b63f60
-#   text hash     2f84d5f85122a755
+#   content hash  637bd88185f99bf0
+#   text hash     ab50223d3b0b79c2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab0d5c764c780f5b
-#   text hash     1ea09eb64efefd51
+#   content hash  ebaa1e92d9409913
+#   text hash     55b021e9dea3b145
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

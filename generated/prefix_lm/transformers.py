@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ee0eed74e57e6cf4
-#   text hash     6d942bdd87920710
+#   content hash  78fb728c5b5d4f68
+#   text hash     9f45f88e9ad67fea
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6c13ebfa87045d74
-#   text hash     83861f3eb0fcb463
+#   content hash  ae4ac4c8de884390
+#   text hash     617accf77714aad0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

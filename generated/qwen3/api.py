@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3b015fb5f97efbd4
-#   text hash     511ad6ed84a870b1
+#   content hash  aa326402058c5c99
+#   text hash     835e9fe3fd2dcc54
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

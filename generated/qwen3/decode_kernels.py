@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8a2cb5b3c1c72b9d
-#   text hash     0d92456e2aca18e8
+#   content hash  ef9cd99b20006618
+#   text hash     e18d726ae6a8474b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d72864d7fdf24704
-#   text hash     86802fc893abf52f
+#   content hash  f8dddb6fb0b72998
+#   text hash     5504e32dedf18889
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

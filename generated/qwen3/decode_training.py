@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  63e730371bb708ed
-#   text hash     26cbda37aa7fadfc
+#   content hash  e2009e89cff35865
+#   text hash     60a5e59d044e16c7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

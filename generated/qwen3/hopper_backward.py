@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1979a7bb78dfad07
-#   text hash     4828857bb3d4ab00
+#   content hash  ff9563e12c1a00a8
+#   text hash     86a184d9d90efb9d
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  066b56daee1c85c0
-#   text hash     96f8303dc00b28b2
+#   content hash  c3b6cf9d2c4cab43
+#   text hash     8a5b7c32b72b6acf
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8edc0326e6830a85
-#   text hash     5f66f6bd50054dac
+#   content hash  a42261906c32f43a
+#   text hash     a277c13a2de3332d
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

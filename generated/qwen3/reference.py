@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b22f3956c4b01ebd
-#   text hash     97dd539ba634c4a6
+#   content hash  e8eb11bf4c4abfbe
+#   text hash     49a15c80c1472912
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

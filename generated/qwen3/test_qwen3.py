@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5bb104c4a7a10e7d
-#   text hash     dd9a8411fd63d8db
+#   content hash  c0bb8242abdd0708
+#   text hash     b69467f8ce568421
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  009e618c242fc820
-#   text hash     a916f6da14cfac80
+#   content hash  e6f4943a01e3802a
+#   text hash     5ec812869f433791
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7bd24d7b967cedff
-#   text hash     107996f6cfc30d0e
+#   content hash  a2a03ff65b55cebf
+#   text hash     7f894c360659cb32
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

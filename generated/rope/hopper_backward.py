@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  08a4bf6cf43a18eb
-#   text hash     398d96e9acfd493f
+#   content hash  98fefd69c044844e
+#   text hash     0a2cf2c558ca9cdb
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

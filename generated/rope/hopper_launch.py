@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c999f29a570c191b
-#   text hash     cebc75ab41693703
+#   content hash  5bafe80433714a23
+#   text hash     6c5913ed0119b7de
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

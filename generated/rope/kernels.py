@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  86e6d4a55ecef5c9
-#   text hash     a1a8e3be26810425
+#   content hash  d180256ff02d3f3f
+#   text hash     0c058341e7dea859
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

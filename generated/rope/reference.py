@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96e164760e36f321
-#   text hash     d19d1b40c53e14a1
+#   content hash  b3058e5c6266c948
+#   text hash     f34994c023f1db78
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

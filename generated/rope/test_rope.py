@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7e0437688f5eac9
-#   text hash     ffdb0104e91656b0
+#   content hash  f3d200a918623ae3
+#   text hash     b14b8c38840e68eb
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  193682f349a4b082
-#   text hash     65c1a8a87a5cce1d
+#   content hash  3c635ddccf97b2a6
+#   text hash     b367847a45a9078f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

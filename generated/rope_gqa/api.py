@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  316a5b3fa20177dc
-#   text hash     3b199623ef118f11
+#   content hash  cd0c26a616e9a5b9
+#   text hash     c096e5403125e48d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  06dec50aea3927e6
-#   text hash     0faa9c3302146643
+#   content hash  cbd0b179fb0d5023
+#   text hash     9e59c7066475111e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

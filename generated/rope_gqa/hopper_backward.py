@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f9cbfb773823deb2
-#   text hash     8c27242efd9dfdbd
+#   content hash  199343c7f04a25bb
+#   text hash     f9b780e88521dad1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3733ca306ce4d0c
-#   text hash     9d3e7547d426fe1d
+#   content hash  c6e9a0dcdcfeb4f6
+#   text hash     22e00c4a7640ff56
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  82f7e5f6f03ba49f
-#   text hash     e555d0cd387dcf43
+#   content hash  fbc7629320a616ec
+#   text hash     b6e3cb6c0a941560
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

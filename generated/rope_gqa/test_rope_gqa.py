@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a5438c6ea168385f
-#   text hash     fc2a1370304bff42
+#   content hash  9c2091caf25c0b72
+#   text hash     6a9431dc85978078
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

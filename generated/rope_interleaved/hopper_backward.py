@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  149a2c33ae9fc368
-#   text hash     dc0ae074bf56779e
+#   content hash  08e2faa514d96d01
+#   text hash     fbd4e3e2c94b71df
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

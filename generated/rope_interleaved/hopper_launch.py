@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3171ec15d2dc1d80
-#   text hash     0f01547c70c0436d
+#   content hash  30da962b3aafb570
+#   text hash     ce3c2aebd258b0cb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

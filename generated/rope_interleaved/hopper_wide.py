@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b3be1e03bb01640
-#   text hash     6978d03521900c44
+#   content hash  bd84b9dd84565861
+#   text hash     c729ad8404bae2d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

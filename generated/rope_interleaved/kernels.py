@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fb20e5650ee8bf17
-#   text hash     8dd13c1a0c325f53
+#   content hash  c1e165bb304a5605
+#   text hash     0bcb4e8ceb3e0878
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

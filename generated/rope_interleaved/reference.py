@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b243ae2459a4550a
-#   text hash     e5df5cae5dbb7bef
+#   content hash  2ece973d9228396e
+#   text hash     0a97abe1ddb9b707
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09f65d9689fd161c
-#   text hash     08d2efea6f30e039
+#   content hash  b9ed69e676be1f1d
+#   text hash     39ec645185742b09
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

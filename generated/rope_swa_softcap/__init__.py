@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c930938a742a2268
-#   text hash     f799e4c3735017e7
+#   content hash  4848ab9167e45d05
+#   text hash     3f77aade2524de4c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

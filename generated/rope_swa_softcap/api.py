@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2c1bb1fd9e3cbd61
-#   text hash     7767194b7a8c49af
+#   content hash  a4a6e224a4042b2d
+#   text hash     6c0fb5361770e588
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

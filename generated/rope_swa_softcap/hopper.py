@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2df9fcfd1069e247
-#   text hash     f513720b78e2f93f
+#   content hash  55c89370bf4d9e3c
+#   text hash     aa203913b51b603a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8b1dc1511b3cc39f
-#   text hash     e8f143550535d72c
+#   content hash  99d92d88f93786b6
+#   text hash     2820010b896b787b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ca50b568b194fc72
-#   text hash     7607c61f32dc8fd3
+#   content hash  ade5b75ced835b2d
+#   text hash     e1e6c043a666a738
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

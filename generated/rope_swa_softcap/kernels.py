@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f392ed6e6a52dcc9
-#   text hash     1ac84a5f2b2261dc
+#   content hash  0e8fd36d7bd2c2a0
+#   text hash     6e7bcd4157fc877f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

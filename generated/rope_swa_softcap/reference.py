@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e395d8615c745546
-#   text hash     c2e7109eaf578daf
+#   content hash  6c36428d7465fbc4
+#   text hash     b79251b0bbe70350
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c351dfd72de474ea
-#   text hash     e6b65b0b63306b6e
+#   content hash  4e5956cf46fc4e71
+#   text hash     be56415a1a976891
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8739ba4766858af
-#   text hash     a4e5115dbdde5d1f
+#   content hash  c83469588acc87e3
+#   text hash     dffe79abf2eee11b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6eb8acd8bb1ed840
-#   text hash     20c0e289dc606dbd
+#   content hash  09642aeb5c9385e2
+#   text hash     4a7aa1a3740571c5
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

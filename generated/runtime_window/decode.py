@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  333f50ecb6355edd
-#   text hash     d9143d9d4faf22c1
+#   content hash  38d0971c3d9743cd
+#   text hash     476facdc1cc90540
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  319e28ae489d3939
-#   text hash     e5505b1b96afe4a3
+#   content hash  7302464a62b80fdf
+#   text hash     a28783bbf3f29b69
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  04a87c8d113b9afc
-#   text hash     a485d98c727db407
+#   content hash  05c596db48e913a3
+#   text hash     bf77f721dd08167e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

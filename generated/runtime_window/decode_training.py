@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d9cf4f0cb24d637f
-#   text hash     ccaa2936622db9d4
+#   content hash  f704287d973c144a
+#   text hash     d0e5996270a5ad52
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  02e3b8e3b64802eb
-#   text hash     663a34742180d040
+#   content hash  d71626cb7a2b5063
+#   text hash     97ca0088ef9f5ece
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

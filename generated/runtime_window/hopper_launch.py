@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3b5304e074d5cc33
-#   text hash     a2db2eb6ef188d66
+#   content hash  6c884d247d0529d4
+#   text hash     8bf1ffe95d44c93f
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2418405be4cf11d2
-#   text hash     712aaa199cf31f5a
+#   content hash  2989266731830e00
+#   text hash     c44d10c0e986a83b
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=max(0, in_window - 1), padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=max(0, in_window - 1))
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

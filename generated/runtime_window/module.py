@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a966d010a644df65
-#   text hash     d62e7a8a7a968c0d
+#   content hash  f476800b33aae35d
+#   text hash     affd5ae43a7f1864
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

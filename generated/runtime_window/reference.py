@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b9d0073409b9cabb
-#   text hash     bb2fb2cc04ad99a7
+#   content hash  27faf533192b4ab6
+#   text hash     8d2dbc6d675e6886
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

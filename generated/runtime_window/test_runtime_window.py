@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0a8d3a46dfa262e
-#   text hash     65d65da7e202f970
+#   content hash  f7cea70b58aeb013
+#   text hash     ff8a7cf266921ba9
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

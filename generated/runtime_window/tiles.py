@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56b4ce37f6268212
-#   text hash     c20d0b0e42187865
+#   content hash  9e267c83a8bc65a6
+#   text hash     7d2d4a167efc5f80
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward":
 
 # how many keys before its own position a query must be able to see for that, by columns of a tile
 HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9744beefbe314818
-#   text hash     0bdd096664787471
+#   content hash  55064fb4451314b3
+#   text hash     069077bc5a6a1be1
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  83b9ce70e180e78b
-#   text hash     8e33667af53ee624
+#   content hash  f355856acce70d81
+#   text hash     0cdc246d26e970fa
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

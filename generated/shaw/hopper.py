@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c1201241d5916c9c
-#   text hash     e59efdffac2245b9
+#   content hash  011cc40a185f526f
+#   text hash     2dbcb727fc1d2164
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c18a71fd32f1d8e3
-#   text hash     82fe7e568bfa97ad
+#   content hash  2d7025da5539c4eb
+#   text hash     0fddd01c335b26b7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  691e331dc200485f
-#   text hash     b7536bb2c9b8aa85
+#   content hash  9b2fef2315b40415
+#   text hash     c168e90ae7ddf6df
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_distance_score, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_distance_score)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

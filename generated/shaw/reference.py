@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9c0e8977dd921e26
-#   text hash     7e541f1c1b4478a9
+#   content hash  a4f05ab22557c208
+#   text hash     5f5357afd6ef85c6
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

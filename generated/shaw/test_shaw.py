@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  426a7c180f1559c1
-#   text hash     5e4ac4d082e075d7
+#   content hash  831de8a6bdaf3418
+#   text hash     926b0c8f90540c6e
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  58b3e64e0e5d10e6
-#   text hash     67a0ef331a12315a
+#   content hash  66e64f16c7ed85fe
+#   text hash     a0690c37d9db123f
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 
@@ -89,6 +89,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8eb989a58b62788d
-#   text hash     74f8d8cee4659a12
+#   content hash  b4555d08e071dab9
+#   text hash     0b155db0d70d48a1
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

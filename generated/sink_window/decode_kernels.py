@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc134e953656c9d6
-#   text hash     ae8a9b1fa082984f
+#   content hash  2061eb0aaa1958a3
+#   text hash     adb5529c9cf198b1
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c7d96b924ebef6b3
-#   text hash     3bd710af37964eac
+#   content hash  ab8879a1a96c9746
+#   text hash     27bc3d83f898bdc4
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

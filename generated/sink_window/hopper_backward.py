@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b93dd2686296a968
-#   text hash     e1e5622a40c7f9cd
+#   content hash  f401e871c0a9db93
+#   text hash     c8eeb9921f3b6a2c
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

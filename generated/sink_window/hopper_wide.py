@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ae8a10fcbd85b5ef
-#   text hash     de078fdef06ac359
+#   content hash  0421298ea60b277c
+#   text hash     6f64daefb6ab1758
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1e668e536eb4b816
-#   text hash     d61859de6b2c1533
+#   content hash  d004ad0a731aa7f0
+#   text hash     d58a5b685cac33c1
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  29516e44c91cd950
-#   text hash     e78405efe7cd51ae
+#   content hash  457cf855481829ca
+#   text hash     b4d5a69be5812604
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,9 +34,7 @@ def _attend(
         lse.copy_(_log2_units(sinks)[:, None])
         lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
         return out.zero_(), lse
-    cache = runtime.LaunchCache.of(
-        "attend", q, k, v, entries, sinks, reach=max(0, in_window - 1), padded=entries is not None
-    )
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, sinks, reach=max(0, in_window - 1))
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

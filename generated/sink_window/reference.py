@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4bdc06b1ffa50bb3
-#   text hash     9e59bb4ae9eabcff
+#   content hash  34bf3232d226783d
+#   text hash     bef8134532d69059
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

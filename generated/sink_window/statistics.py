@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d1d994ffa8a7f3ae
-#   text hash     14e0b413ebf7f691
+#   content hash  54d9ff25939b4937
+#   text hash     072896b9524f5997
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23df3e36e531d8b0
-#   text hash     f6bc4c19d9a563f2
+#   content hash  f712bd7d76729dfc
+#   text hash     f0fe6935ec42c96f
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -115,6 +115,3 @@ HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward":
 
 # how many keys before its own position a query must be able to see for that, by columns of a tile
 HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4669feead93ee9c5
-#   text hash     ff2a27fd3279b8c3
+#   content hash  b46b0f0a5c6d6d82
+#   text hash     4dbefc000bcabefa
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d793342a692f2e70
-#   text hash     c23b1f6f1d3c47b3
+#   content hash  8a3ef223eb440a9b
+#   text hash     099b870d1e700fbf
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

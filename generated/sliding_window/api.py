@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e3838f210c7f5e7b
-#   text hash     bab221e8f5a9b928
+#   content hash  010e3f1d0e39a86a
+#   text hash     0fb2c336fa207999
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8faf0e9a8d71ead7
-#   text hash     fd033ffaffc61fd5
+#   content hash  19ed392b5625773b
+#   text hash     c2ea48a00a05e7ed
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

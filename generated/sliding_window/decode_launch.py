@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d62d2fea8b267774
-#   text hash     99499bd49917e921
+#   content hash  78bea24c3422ccd8
+#   text hash     2008bef7d19c1eec
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

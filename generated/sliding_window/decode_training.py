@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  790319a8666fe720
-#   text hash     e7bffc58c75049ed
+#   content hash  18fc973e28e06247
+#   text hash     167ae506432637e5
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  17fe55d42b24523e
-#   text hash     6fe93335d0245616
+#   content hash  88717421beccc243
+#   text hash     76f2665b46d8dc5c
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

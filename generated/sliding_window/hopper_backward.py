@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a00198ff1312225
-#   text hash     2e2d7cf5268015e4
+#   content hash  a7b0b27cc12fc7e8
+#   text hash     6f51ec7c70aa7c3c
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8f439d2d2692a2d9
-#   text hash     b286220a25c57e75
+#   content hash  2769920b6717aee9
+#   text hash     76acb3ffc5b40363
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

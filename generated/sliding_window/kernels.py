@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  40268873e1d3182d
-#   text hash     970870bd5c2edd4b
+#   content hash  f5b0da9767e16b91
+#   text hash     88ab6fe46530ff6f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

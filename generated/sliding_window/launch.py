@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ddc5c3de6f71e898
-#   text hash     70364ba7439372ec
+#   content hash  8909cd08bb3f89e2
+#   text hash     4faa6c65eef670d2
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=1023, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=1023)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e25fbe181ca6e16c
-#   text hash     d0df40cf8dbefeae
+#   content hash  1631e6c20491eed6
+#   text hash     d6dfd9f321709364
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

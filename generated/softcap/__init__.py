@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  49ee8125e1e0aebf
-#   text hash     bcf9b21af3c85494
+#   content hash  8be3457702f93bc2
+#   text hash     dec07fdb9ed2105e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

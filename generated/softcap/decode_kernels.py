@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe1af291459d0515
-#   text hash     c8f2c28bab6ac9d3
+#   content hash  0234e6855e6dd020
+#   text hash     3a09193ed73c8be7
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

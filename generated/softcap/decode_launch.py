@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e75c047ff22c9cc3
-#   text hash     429c095301f5aa92
+#   content hash  140b74b929e8f516
+#   text hash     1f87f353b1883050
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

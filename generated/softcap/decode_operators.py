@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  544310f7ef27135e
-#   text hash     d1d1160b02a12074
+#   content hash  6a1982deef87b5ab
+#   text hash     6171a6ab174af33d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

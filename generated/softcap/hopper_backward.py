@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84ec696259f325f6
-#   text hash     db868617e20a2ccf
+#   content hash  414c457e0f93726e
+#   text hash     f8aca93ce8e97407
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

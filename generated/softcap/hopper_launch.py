@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d328fe618dcb86b5
-#   text hash     c7d807ee41180601
+#   content hash  76362e00544149a1
+#   text hash     918a3b1a5f00a3be
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

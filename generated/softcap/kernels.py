@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  201790da1821a09f
-#   text hash     49a512df84c45c98
+#   content hash  696b4e9802bc1ace
+#   text hash     bb25345b7c2f7b20
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5921363e8e03b5f0
-#   text hash     efd044550f567a7c
+#   content hash  c3f97166f71c5dfd
+#   text hash     c502a52947115d99
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

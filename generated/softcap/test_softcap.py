@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  69f507cca850e515
-#   text hash     f240d01e600ff950
+#   content hash  d9d05f95b3852be3
+#   text hash     c2d2a7d76b5c352f
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  35ef7ded33b654b2
-#   text hash     16fdc45043fdbaee
+#   content hash  e9db8a63df1bbc17
+#   text hash     dee02eb52eb048e2
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (768,), 128: (256,), 256: (640,)},
     "backward": {64: (768,), 128: (512,), 256: (512,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

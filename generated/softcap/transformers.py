@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  85a2ff4d5f11af2b
-#   text hash     8b67630b4532741a
+#   content hash  de2dfbb031676229
+#   text hash     9c60de8942693a7b
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a39f7b2cb14de83
-#   text hash     4591dd411e0d2498
+#   content hash  e76cf2666845f930
+#   text hash     04160266526bc235
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

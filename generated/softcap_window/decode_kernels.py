@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cabc029d3cd17b7f
-#   text hash     8f91f46d89d35bfa
+#   content hash  256b2c44ae795ed8
+#   text hash     5484a5aeb7f1deb9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

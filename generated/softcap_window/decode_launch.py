@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2ad6082112107118
-#   text hash     0a640f33c9ebc4cf
+#   content hash  6ef9852f6d0f79a4
+#   text hash     a72ca5034994e023
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

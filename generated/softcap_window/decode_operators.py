@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f3f4ddba3a01c05b
-#   text hash     615dbb73942209ca
+#   content hash  39b39ee6d8815e9b
+#   text hash     7540685fe59e725b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9e58a50531cd5b11
-#   text hash     7336ef1f855212d7
+#   content hash  7f3cee0437c003b8
+#   text hash     4698935f9b907455
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

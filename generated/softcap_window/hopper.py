@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ae2352338efee4de
-#   text hash     fa0950ad46990f61
+#   content hash  cd765a37631cc0f8
+#   text hash     0800ea4130676548
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fc8e233664bfb3dc
-#   text hash     7e0d42069cd129b8
+#   content hash  d438526775f1355c
+#   text hash     bb907b31049bf088
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

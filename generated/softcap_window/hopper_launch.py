@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  74690786bb538e12
-#   text hash     a7650d58218face3
+#   content hash  b50729c13ba1007a
+#   text hash     5ec1e6779119dc2f
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  33a2e418b3b86e05
-#   text hash     b16c20f639a7bba7
+#   content hash  d9be14267684dac5
+#   text hash     035bd520108028dc
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -30,7 +30,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=max(0, in_window - 1), padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=max(0, in_window - 1))
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

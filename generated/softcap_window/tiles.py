@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  39d4ea99ac13e2d9
-#   text hash     5aef3dc1f50cf5ed
+#   content hash  d7f015a5517b21cf
+#   text hash     9a9140b4920c006c
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {64: (2
 
 # how many keys before its own position a query must be able to see for that, by columns of a tile
 HOPPER_REACH = {"forward": {128: 2000, 256: 1000}, "backward": {64: 1000, 128: 500}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 512, 256: 1024}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2b7caafbaadfe88c
-#   text hash     06e77552601f438f
+#   content hash  1365342030097ea0
+#   text hash     76b19fee56d02e65
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  148b7de6aade0b6b
-#   text hash     369f6854f50e5a33
+#   content hash  2cb2dfe8475e6de8
+#   text hash     f7304c656aa8e161
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

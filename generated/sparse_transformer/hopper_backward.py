@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f92e244cf43c0a40
-#   text hash     495f9925be63514a
+#   content hash  1a8cf27de4d9d757
+#   text hash     ead599daef4d1a0a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

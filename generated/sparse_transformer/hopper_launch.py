@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  03a0326e356d6bc4
-#   text hash     f963de58ae5a3d7f
+#   content hash  85764aca42137db6
+#   text hash     1cb0906da3f53060
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

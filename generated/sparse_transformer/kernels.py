@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997aacbbad09bcc5
-#   text hash     4a2fc0eea5fd809e
+#   content hash  dc30542c32a91fcf
+#   text hash     9f5908b5f7e4d5ce
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

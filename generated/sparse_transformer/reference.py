@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc5e8de1a5903e20
-#   text hash     5a7783bd6d556e41
+#   content hash  8e486279a589dc83
+#   text hash     d5f78649ca1b9668
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f78ef0c8a1171cd5
-#   text hash     46a5f9e745723078
+#   content hash  65c79da961f6ff05
+#   text hash     14fc50611f9bba7b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d607df5359596cce
-#   text hash     accf93b510e85fbc
+#   content hash  39a59e641a617c56
+#   text hash     82a68c30097685bd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9c441a8c8fb9999f
-#   text hash     986fe4a3e0c2171f
+#   content hash  8bf022fa0139d72e
+#   text hash     387618d7abc471ed
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ddadcedd82735a94
-#   text hash     f8145e87bed64d0c
+#   content hash  eba29dd4ffd9794f
+#   text hash     94d2bfb5c5b7c160
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  579a6e73959fed30
-#   text hash     a58e993e74ccbf48
+#   content hash  58d0cf2d6da0ce05
+#   text hash     1ad3cc0fb067e1f2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

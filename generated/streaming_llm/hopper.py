@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0acc739223bd37a
-#   text hash     c2ccaf05bc95ba70
+#   content hash  bea417804e04b76d
+#   text hash     a4523a73d7ac10c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6eace7ffbcb24c93
-#   text hash     520e171407fca05b
+#   content hash  941cafe5e42e995a
+#   text hash     98a194bfe5f60528
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

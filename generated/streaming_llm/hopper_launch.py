@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03daccbe5fd63f5
-#   text hash     f0279637abf00fc1
+#   content hash  8de739808f5f4c90
+#   text hash     1497c5344e705757
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

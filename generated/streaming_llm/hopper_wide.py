@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bb44aa1852ef4509
-#   text hash     b6624660b6bb3912
+#   content hash  11809fba5d8d62bb
+#   text hash     df315f4aa2f97be9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2e708ba806f69231
-#   text hash     a8da336488b608a0
+#   content hash  dd24577b1beff29c
+#   text hash     f70a9a48e87afd80
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12fd18d7a291ca56
-#   text hash     9b9e39199b28b14a
+#   content hash  846e9c5164aad3f5
+#   text hash     300d809a14c7fc13
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=1023, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, reach=1023)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

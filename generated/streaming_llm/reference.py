@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bee15b6633e7c4d1
-#   text hash     38a9c5dd2686419e
+#   content hash  1f3e30a8c95a6ff1
+#   text hash     9012db7a4e5e3842
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

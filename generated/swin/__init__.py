@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a3c67e6cde111c09
-#   text hash     edfef848fc6ed3f2
+#   content hash  cac9367bada7ab2d
+#   text hash     776954092adf2bce
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2c95c3085f543f12
-#   text hash     c860bd32dedf0939
+#   content hash  9243915c3484c8c9
+#   text hash     48cee9816aa45903
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7756b3e9c924b1c5
-#   text hash     2abbf7dd6de1e7a4
+#   content hash  bb76148952467005
+#   text hash     57211382f8bf0dd0
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

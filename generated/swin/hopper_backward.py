@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eb49a71264503441
-#   text hash     4ee44b4caa03c803
+#   content hash  9ed286dfedecaa84
+#   text hash     b8df33d2f3862330
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ae1cb37cc4a040f
-#   text hash     7058a85f8dc13139
+#   content hash  38d5653b019040d9
+#   text hash     e84c7f03ccb68908
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8bf524be694a5227
-#   text hash     9ca4cc2788b0ba86
+#   content hash  157e443f23b7f966
+#   text hash     4a47d027a673c4c0
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c064fbe675e88aaa
-#   text hash     a63b09b9c1938347
+#   content hash  d77246eb78083cd1
+#   text hash     d038d4902778033a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_offset_bias, padded=entries is not None)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_offset_bias)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 

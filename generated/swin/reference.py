@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0676cf0c26ac01a4
-#   text hash     09660170b39b20f0
+#   content hash  0c86a072d44fb1e2
+#   text hash     937312123126d2fc
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

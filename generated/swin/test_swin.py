@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  93693672745b490c
-#   text hash     2902f24eaabe2c69
+#   content hash  591f68e65d87d47c
+#   text hash     ecab00a7a5340fda
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7bf556e457fb7a82
-#   text hash     e77c3c7fa3b93c66
+#   content hash  5f0404cc1a752076
+#   text hash     190250c60a2987a4
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 
@@ -112,6 +112,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (256,), 128: (128,), 256: (128,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  17f677a94f959351
-#   text hash     1bcd3b8f8a282691
+#   content hash  afa46c96d3ef08e4
+#   text hash     7044584fae6436ce
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  70a6b0ab0e6b8d5e
-#   text hash     759ea932ca21f17b
+#   content hash  13a6727d6b1c53d5
+#   text hash     af879e372f67068d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  006eded86b8cd072
-#   text hash     62f4ee26ec513a23
+#   content hash  f3675ec4a1a4ff16
+#   text hash     3a8bbfa7854bafcc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4fb49d31a5c47924
-#   text hash     1ad110b481149b17
+#   content hash  a784a684ea23f7e0
+#   text hash     f93e2cbed9cb9c03
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

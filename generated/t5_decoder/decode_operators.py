@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  98c00f2321648039
-#   text hash     5c9ad0ff305542c9
+#   content hash  a50295582d927900
+#   text hash     8f841efef2d33a9e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

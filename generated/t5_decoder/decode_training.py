@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74063f0a701bcecb
-#   text hash     a863b7b594d53270
+#   content hash  b35305d51f234f10
+#   text hash     c7e39a8dd6a19c4c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

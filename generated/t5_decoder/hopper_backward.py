@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a6b2264b8799bd13
-#   text hash     d67f57c4a632a5ab
+#   content hash  286fbcdbb969bba9
+#   text hash     3337ad77ada7c9fd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

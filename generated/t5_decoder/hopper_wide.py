@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ef440cd8614e1d6
-#   text hash     22f6bca9a9d25a22
+#   content hash  bee7088084ae5d4a
+#   text hash     12699b871c842d64
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

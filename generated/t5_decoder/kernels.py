@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9571e8882f564ef3
-#   text hash     3d3fbd0efa63352d
+#   content hash  5041bea126ab593d
+#   text hash     da8781612705af34
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f7c924804b8bb74
-#   text hash     3597a368a90a4402
+#   content hash  d7d53f97e55c3070
+#   text hash     80a2736f2eba3e7f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

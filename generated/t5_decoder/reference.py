@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  03f8e2fa3b141be6
-#   text hash     3128af901a20f53f
+#   content hash  376ea820d34b4eee
+#   text hash     31fcd4423d59af81
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e547cde39786e076
-#   text hash     bbf92caf47e99497
+#   content hash  49f640e01abdd5d5
+#   text hash     52448628c4212772
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  78eb05318183c7ec
-#   text hash     c7a8b991a5a4acb2
+#   content hash  6a2bf5aa293ad2a5
+#   text hash     8858d2aa8eed080f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  489cb85cbc4c1b37
-#   text hash     e276f0d1f0a96f96
+#   content hash  2653152ad285ceee
+#   text hash     a9319f6456d363a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aa0d69c0b8d1dab1
-#   text hash     cae2b7fbb506fa77
+#   content hash  67590abf1599e264
+#   text hash     5088881390a8abe9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

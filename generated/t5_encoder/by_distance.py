@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0ff464a156069765
-#   text hash     60bdf60284b61fd8
+#   content hash  24098ad4ef87caa5
+#   text hash     5b7f00081e3b2d5f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

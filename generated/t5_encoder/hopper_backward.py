@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5bdfb105e5748ed4
-#   text hash     f27be3db4e30f0d3
+#   content hash  673d0cb2ec622dfd
+#   text hash     da4867a4c6c52631
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d3dda210e15d9013
-#   text hash     2125e47f8fdfc9a6
+#   content hash  0347b952d8e8f39c
+#   text hash     c134c4f96df60b03
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3580cebf72139a36
-#   text hash     4673055732e7d2e5
+#   content hash  c6662c1178fcdb6c
+#   text hash     1d74d9a042a7ce18
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64815dcc2a54d2d1
-#   text hash     e29d149443c2d03d
+#   content hash  e26779c426df3ed7
+#   text hash     7dd08f026d6aa87b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b963411e822c20a5
-#   text hash     84a0a0d4b9db0cf7
+#   content hash  2a5a615002614063
+#   text hash     8bdeb2e9be19dec5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e232e2673066b2ee
-#   text hash     f0b3d7f3c8e86d43
+#   content hash  2177712fcb464652
+#   text hash     d111124b47423de8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

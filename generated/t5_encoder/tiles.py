@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c3cf8654a539639
-#   text hash     7d51afa9c518a244
+#   content hash  71655ec9a77767cd
+#   text hash     466a4dcd223d9603
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  92fbd83ea2415d43
-#   text hash     1482f1a84d875ef1
+#   content hash  1a476bc38a4933a3
+#   text hash     c2576b1e6d76e02a
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

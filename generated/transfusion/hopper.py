@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7d2a54d943c6ae8e
-#   text hash     1fc6e89a012b808f
+#   content hash  ce2bbe63422d3c74
+#   text hash     c30db74d2e6aacd9
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9af46293a09f494
-#   text hash     2811bae1fed169ab
+#   content hash  0d452d79f5504421
+#   text hash     3e2d0fc767023f6c
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

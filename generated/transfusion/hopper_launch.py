@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  76c9070e9f17a9a6
-#   text hash     6609a6c727723e1b
+#   content hash  53da6933390b5111
+#   text hash     dcff1f1a48c2f4ba
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b2595d98033f197
-#   text hash     0786d1a769872ed2
+#   content hash  5ed3af75e9a514eb
+#   text hash     7c32ed5f71f02b69
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

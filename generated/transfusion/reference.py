@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9c74df595b562ec
-#   text hash     2bb4d71b67c5fa81
+#   content hash  7ad6d023e0c5f13a
+#   text hash     7426a5768c892347
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5b6fdb4b7d686878
-#   text hash     f660545f5c027178
+#   content hash  11cf8278a840253b
+#   text hash     7c9c472cea58d4f2
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f3c8f1b9360cf84d
-#   text hash     63517f4f9795f850
+#   content hash  f3cd370c4c0b3410
+#   text hash     5d411b2d09a304cd
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,3 @@ HOPPER_IS_FASTER = {
     "forward": {64: (16384,), 128: (512,), 256: (512,)},
     "backward": {64: (512,), 128: (512,), 256: (640,)},
 }
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  78e27349db3afa7c
-#   text hash     1ec81a08c0d0bfb1
+#   content hash  bd06ede29a7a3fca
+#   text hash     7a5b8a6d04fd09af
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ffa3aecf83f89573
-#   text hash     470522661f77422a
+#   content hash  7571f98dbc7e910f
+#   text hash     12356f66b6f06829
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9684d9a34ac9eb4b
-#   text hash     89df457786f4059e
+#   content hash  f571c7e0aabb7092
+#   text hash     1bec8b8924c4b6b2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cb7f8bb55cb03de1
-#   text hash     9e94ce5d29bd344d
+#   content hash  cacc74563791904d
+#   text hash     b3416c00e9e68304
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

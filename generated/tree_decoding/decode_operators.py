@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  920456dedb6c04a7
-#   text hash     31c08f660b3fffbf
+#   content hash  160763d480869735
+#   text hash     6a749d9db8339d59
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

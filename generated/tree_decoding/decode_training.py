@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ce5c24a1949f9b01
-#   text hash     88b3b62fa059cd0c
+#   content hash  551e4aa124294645
+#   text hash     fe2b421cdcbfa1f3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7d609fd07856c069
-#   text hash     c9162d7a042e9af3
+#   content hash  bdd3b8f4af28157a
+#   text hash     8984a2c7396f606c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3399f70384bd7e37
-#   text hash     7f9dd58e1d452742
+#   content hash  708c957ead98bd7e
+#   text hash     9556f7002d7211a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

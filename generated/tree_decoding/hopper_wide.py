@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e9872b69357185d
-#   text hash     07f94f5523b5fefc
+#   content hash  054d151ddf5e17ec
+#   text hash     24dc9092a9508c30
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

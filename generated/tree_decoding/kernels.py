@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  27080f40fa757d09
-#   text hash     b2d39e1c6ac46d25
+#   content hash  354ce6c1d4b6ed53
+#   text hash     75d5ff8b7c7203e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

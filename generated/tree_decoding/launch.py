@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d2875946ee050bd
-#   text hash     6d74ffe940a78dbf
+#   content hash  953d18559cf7f20e
+#   text hash     8e2c8f5b2ecfa0ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,9 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
-    cache = runtime.LaunchCache.of(
-        "attend", q, k, v, entries, cos, sin, positions, in_tree_mask, padded=entries is not None
-    )
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_tree_mask)
     q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bced71efeac0adad
-#   text hash     b4b27d92232fec6d
+#   content hash  f3a27a881eb0018d
+#   text hash     0acb3b7982b682dd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

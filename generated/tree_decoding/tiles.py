@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  472e902809ee382c
-#   text hash     74cffcb9aedab08e
+#   content hash  88bbe0a795373649
+#   text hash     5662e98ad9dddc78
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,3 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,), 256: (2048,)}}
-
-# the least number of keys for that in calls that leave rows out, by columns of a tile
-HOPPER_PADDED = {"forward": {64: 1024, 128: 768, 256: 768}}

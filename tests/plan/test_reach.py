@@ -63,9 +63,12 @@ def test_calls_tell_how_far_they_see_where_they_give_the_window(tmp_path: Path) 
     assert portable.far == ""
 
 
-def taken_by(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list of which kernels calls of a package take, "kernels" for those for Hopper GPUs; none runs."""
-    runtime, tables = (importlib.import_module(f"generated.{name}.{file}") for file in ("runtime", "tiles"))
+@pytest.mark.parametrize(("window", "hopper"), [(1, False), (99, False), (128, True), (100_000, True)])
+def test_a_call_with_a_window_takes_the_faster_kernels(
+    window: int, hopper: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = importlib.import_module("generated.runtime_window.runtime")
+    tables = importlib.import_module("generated.runtime_window.tiles")
     monkeypatch.delenv("ATTNFORGE_TARGET", raising=False)
     monkeypatch.setattr(runtime, "INTERPRETED", False)
     monkeypatch.setattr(runtime, "hopper_kernels", lambda *given: "kernels")
@@ -80,32 +83,11 @@ def taken_by(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(runtime, "attended", attended)
     monkeypatch.setattr(runtime, "launch_tuned", lambda *given: taken.append("portable"))
-    monkeypatch.setattr(runtime, "launch", lambda *given, **more: None)  # of small kernels
-    return taken
-
-
-@pytest.mark.parametrize(("window", "hopper"), [(1, False), (99, False), (128, True), (100_000, True)])
-def test_a_call_with_a_window_takes_the_faster_kernels(
-    window: int, hopper: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken, q = taken_by("runtime_window", monkeypatch), torch.zeros(1, 2048, 1, 128, dtype=torch.float16)
+    q = torch.zeros(1, 2048, 1, 128, dtype=torch.float16)
     for _ in range(2):  # the second call uses what is remembered of the first
         WINDOW.attention(q, q, q, window=window)
     WINDOW.attention(q, q, q, window=70)
     assert taken == ["kernels" if hopper else "portable"] * 2 + ["portable"]
-
-
-@pytest.mark.parametrize(
-    ("name", "keys", "hopper"), [("causal", 767, False), ("causal", 768, True), ("full", 600, True)]
-)
-def test_a_call_that_leaves_rows_out_takes_the_faster_kernels(
-    name: str, keys: int, hopper: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken, q = taken_by(name, monkeypatch), torch.zeros(2, keys, 1, 128, dtype=torch.float16)
-    attention = importlib.import_module(f"generated.{name}").attention
-    for given in (None, torch.tensor([keys, 5], dtype=torch.int32)):
-        attention(q, q, q, k_lens=given)
-    assert taken == ["kernels", "kernels" if hopper else "portable"]
 
 
 def test_explain_tells_which_windows_take_them() -> None:

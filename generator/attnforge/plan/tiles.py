@@ -78,8 +78,6 @@ class Tables(NamedTuple):
     faster: dict[str, dict[Columns, tuple[int, ...]]]
     # by pass and columns, how many keys before its own a query must be able to see for that, if a call's numbers say so
     reach: dict[str, dict[int, int]]
-    # by pass and columns, the least number of keys for that in calls that leave rows out
-    padded: dict[str, dict[int, int]]
 
     def of(self, arch: str, dtype: str) -> Table:
         """The table for an architecture such as sm_90, and a dtype of fp16, bf16 or fp32."""
@@ -111,8 +109,7 @@ class Tables(NamedTuple):
         kept = {its: {n: row for n, row in self.hopper[its].items() if there(its, n)} for its in passes}
         faster = {its: {n: row for n, row in self.faster[its].items() if there(its, n)} for its in passes}
         reach = {its: row for its, row in self.reach.items() if its in passes}
-        padded = {its: row for its, row in self.padded.items() if its in passes}
-        return self._replace(hopper=kept, faster=faster, reach=reach, padded=padded)
+        return self._replace(hopper=kept, faster=faster, reach=reach)
 
 
 def outrun(limits: Sequence[int], keys: int, reach: int = 0, least: int = 0) -> bool:
@@ -168,7 +165,7 @@ def tables(
     if on_hopper not in (None, weight):
         plain = tables(weight, packed, algorithm, reach, latent, given, added)
         other = tables(on_hopper, packed, algorithm, reach, latent, given, added)
-        return plain._replace(hopper=other.hopper, faster=other.faster, reach=other.reach, padded=other.padded)
+        return plain._replace(hopper=other.hopper, faster=other.faster, reach=other.reach)
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
     layers += ("latent",) if latent else ()
@@ -179,7 +176,6 @@ def tables(
             hopper[its] = {size: row for size, row in hopper[its].items() if row}
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     least: dict[str, dict[int, int]] = {}
-    left_out: dict[str, dict[int, int]] = {}
     layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()
     drawn = weight == "drawn"
     layers += (added, *((f"packed_{added}",) if packed else ())) if added else ()
@@ -190,7 +186,6 @@ def tables(
                 _columns(n): tuple(keys) if isinstance(keys, list) else (keys,) for n, keys in limits.items()
             }
         least |= found["reach"].get(layer, {})
-        left_out |= {} if packed else found["padded"].get(layer, {})
     if reach and not reach.numbers:
         far = reach.of({}) if reach.known else 0
         faster = {
@@ -206,7 +201,6 @@ def tables(
         hopper,
         faster,
         least,
-        {its: row for its, row in left_out.items() if row},
     )
 
 

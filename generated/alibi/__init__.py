@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2832e8e9f700cca4
-#   text hash     f0361f64b5bb3f4b
+#   content hash  c4e628c33bd5c37f
+#   text hash     0a48386f3f33a782
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

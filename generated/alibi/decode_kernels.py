@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  373f47ad557cdd35
-#   text hash     94c1f8c3709e544a
+#   content hash  f270272f59e2e63d
+#   text hash     1124353a6fdda875
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

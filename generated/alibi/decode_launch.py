@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b42f6df722a24413
-#   text hash     7ab9f0f642ca7596
+#   content hash  87f5fa91b3cd8c92
+#   text hash     541080432f4de8e6
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

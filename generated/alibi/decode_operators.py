@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0854407ca2acc0af
-#   text hash     41812aed4b89171b
+#   content hash  0feec32d6db3bab6
+#   text hash     7bccecbd5eef53e4
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6267d32462ff4474
-#   text hash     b9dcb8bb428696f4
+#   content hash  232e823709a5bc16
+#   text hash     ceca9dc3a64ade9f
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

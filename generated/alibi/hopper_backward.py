@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b54d4cf5e185c39d
-#   text hash     ffd5db938cdb8d3e
+#   content hash  c9435be08647c5e2
+#   text hash     1952d5427659b87c
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -79,8 +79,8 @@ Symbols
     zeros                     the accumulator from which the products for scores and dP start
     free                      for each stage of the buffers, the barrier at which workers report that they are done
     factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
-                              previous shares are read
+    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and all of the
+                              last step is read
     turn                      the current stage of factors
     near, far                 q_pos - k_pos is near - far: near is a constant per register, far one number per thread
     k_added                   what terms add to all scores of a key, in log2 units; what they add for a query is

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4beb96de53323cf4
-#   text hash     ac6e77f3a2f92f16
+#   content hash  1f6e3a6fd774fe2c
+#   text hash     25466f3581b4ed72
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0a4c5fdf46b0ce86
-#   text hash     ba6e7d5deb5198a9
+#   content hash  abf36e5249665b13
+#   text hash     a68267e5b792de44
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  81d8b0012027741a
-#   text hash     cc81227b64c0a620
+#   content hash  042cabd5dfb0c3be
+#   text hash     22d369058863fef7
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

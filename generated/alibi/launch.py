@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a1572dc1a597830a
-#   text hash     2c10e5f0e254a96f
+#   content hash  968c0505b51692d1
+#   text hash     6762e6555bcec2fe
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d3f737b4540d36e2
-#   text hash     d9f5e742aca1482d
+#   content hash  061ca12fdf4349b9
+#   text hash     698bac2cd1b53ef0
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

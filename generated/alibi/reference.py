@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99c791d3e62b94db
-#   text hash     87744002e3122a60
+#   content hash  7e940e82f1559abd
+#   text hash     0894df849f6c4c24
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

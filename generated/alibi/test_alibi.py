@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b8f75b8c9ece2c6d
-#   text hash     5ab2442ad165b9f7
+#   content hash  e468a95bc8787cd1
+#   text hash     8d81941904decc9b
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

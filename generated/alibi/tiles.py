@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b58bea4feed0de94
-#   text hash     85f70f499e263321
+#   content hash  61ca19fe0f6ec7d3
+#   text hash     973f093df602d8ba
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

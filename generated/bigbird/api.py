@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2bdbfbe45e0fd223
-#   text hash     6207d46aa7888eab
+#   content hash  e3dadda51f46b736
+#   text hash     4961b72da8c8603b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

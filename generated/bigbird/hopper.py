@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  45eda9513a0e35a3
-#   text hash     9891fa8c63653255
+#   content hash  40e27a24219a50e7
+#   text hash     33ab42d508b027ac
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

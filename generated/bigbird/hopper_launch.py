@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d3ab7fbc748a8deb
-#   text hash     2131cd316f38f688
+#   content hash  cb65e8a24c157fdd
+#   text hash     ecc07881519f4be7
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

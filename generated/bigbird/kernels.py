@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  56c8a52570a04e8e
-#   text hash     918ce15b35fe8da0
+#   content hash  71209c70d58735be
+#   text hash     81218da2825ccec5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

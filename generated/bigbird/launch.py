@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  05599cd3bd191d99
-#   text hash     2e714490d5e7ed4e
+#   content hash  1b85219941845675
+#   text hash     5dc07960362f4c77
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

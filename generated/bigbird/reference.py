@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  961515e25a1003ac
-#   text hash     a76083a04492de5d
+#   content hash  752cac06473729f5
+#   text hash     d6ce2da255e9ff4c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

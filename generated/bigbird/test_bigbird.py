@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4ea71e74fa812a8b
-#   text hash     2c396e66d2f8f002
+#   content hash  1665e2bea7edc8d3
+#   text hash     8a32d15f84775681
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

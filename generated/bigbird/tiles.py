@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  123da3a97adad6ad
-#   text hash     186d9cb7c65a2591
+#   content hash  53df7641c31561e0
+#   text hash     a1295830b076eb0d
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3737ce9c80cb277b
-#   text hash     cf2f6266ef503089
+#   content hash  cd2cc082360073d0
+#   text hash     ad117bbd79182c11
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

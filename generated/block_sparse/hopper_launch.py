@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1352fe7cbe444838
-#   text hash     af8dabc89c6f3d54
+#   content hash  04365bf48d321080
+#   text hash     d8d31acfb338d76e
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e87f3236ef7187ec
-#   text hash     cd8a8e063e164e22
+#   content hash  5ca19e41605aedf4
+#   text hash     85cca51bc2575613
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2de975087387474b
-#   text hash     d3bc394c39bbab9c
+#   content hash  afda47da2724cb39
+#   text hash     f9da44aa5c24ce94
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

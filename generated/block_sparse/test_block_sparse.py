@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a53eccd2b2eb6b0
-#   text hash     2c5433cc77e09933
+#   content hash  f6ee9de8033fd42b
+#   text hash     5fa0631d981a5e54
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9a9c75ab06bd41ee
-#   text hash     99bcadd9fe9d4210
+#   content hash  a390998b3712823d
+#   text hash     fd036a0b9c2067c7
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1ea14c6c2b2f9b57
-#   text hash     6d117f1f84d169b3
+#   content hash  ab7dd296bc7a0338
+#   text hash     487c3f1a2aa84bf6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

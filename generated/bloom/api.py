@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a7dfc7663a4ca3ba
-#   text hash     42855db80a42308c
+#   content hash  07799c74788322a0
+#   text hash     1820b5e9d939cd52
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

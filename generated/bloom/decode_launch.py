@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7c407ea4858aa28
-#   text hash     99a907e138d8ffac
+#   content hash  528e59b410642644
+#   text hash     d9ce4ac97d6c1e77
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

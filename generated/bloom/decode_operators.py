@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b73bc7962730dd0
-#   text hash     a1b9db055a70ffb6
+#   content hash  dafe81e8aaf1c5d6
+#   text hash     a4d72945564223ea
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

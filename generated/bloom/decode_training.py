@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eb9e545accd791d5
-#   text hash     e414e361a6f96df3
+#   content hash  0b5f7bd00507e8ad
+#   text hash     7a4d4d785bdf9215
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
@@ -111,7 +111,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
     v = keys_of(v_cache)
     # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
-    with runtime.portable():  # on Hopper GPUs distances count from a row's tile, and its bits depend on that
+    with runtime.portable():  # only these kernels give a row the bits here that it has in training
         found, lse = launch.attend(queries, k, v, entries, in_slopes, scale)
     lse = launch.natural(lse)
     if cu_seqlens_q is None:

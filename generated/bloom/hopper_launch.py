@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ee892ee06eb6c67a
-#   text hash     d849695f9428beb3
+#   content hash  3f8622786f663702
+#   text hash     4764c76b9f414967
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

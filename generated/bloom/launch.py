@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f28043d3206520b9
-#   text hash     2331de1119890c92
+#   content hash  3e90797a535b5289
+#   text hash     0e246d2582c527ab
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f76d4ccfb4eb3a7
-#   text hash     50d8767f236d00d7
+#   content hash  a462ba78f626401f
+#   text hash     e46e09d9454abde9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

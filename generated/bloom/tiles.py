@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ff4e642fb6d8ea95
-#   text hash     17ba295a81aecfd0
+#   content hash  83bc838e87914838
+#   text hash     349aad694aeb4aaa
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  65b09636b0c8d593
-#   text hash     43093793c3074eef
+#   content hash  ec4eece629d11086
+#   text hash     4cf683c717c2ee73
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

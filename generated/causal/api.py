@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  210e71e66a19bb19
-#   text hash     8fb8292e49bb7679
+#   content hash  2318c209d31ff0c4
+#   text hash     894cc3a2e207c751
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  83f294b03ff2e21f
-#   text hash     91ee6b1e5970e313
+#   content hash  f5338b5c7b69fecc
+#   text hash     089f3d77b91f621f
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8fee0e0dec9c03e4
-#   text hash     d7895f15723274a8
+#   content hash  2ff4ad32bb633a29
+#   text hash     cb4967428bea077c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b2204f61fc6955b
-#   text hash     aebcbce5fe647285
+#   content hash  156c989bce6efc95
+#   text hash     1e532ef6d564ab7d
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

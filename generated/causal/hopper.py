@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5de7d1b9e0dcad5a
-#   text hash     4ed88f41cd39cb70
+#   content hash  2d048be7728ac2e1
+#   text hash     b19d7f63ae43af8a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11c9f592db9c95d0
-#   text hash     51be3d04e89ac440
+#   content hash  cb12f0b402882f21
+#   text hash     193a2d4b84e0a142
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -82,8 +82,8 @@ Symbols
     zeros                     the accumulator from which the products for scores and dP start
     free                      for each stage of the buffers, the barrier at which workers report that they are done
     factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
-                              previous shares are read
+    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and all of the
+                              last step is read
     turn                      the current stage of factors
     near, far                 q_pos - k_pos is near - far: near is a constant per register, far one number per thread
     low, high                 range of the tiles of queries that see keys of any worker

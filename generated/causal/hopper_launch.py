@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c9dc857d2116c960
-#   text hash     188291bf65b5742d
+#   content hash  b4ee22688368c88a
+#   text hash     050c0320903b2e4b
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4a7fc50c3f142bb2
-#   text hash     08d3e5ef4c78ed4c
+#   content hash  ace064a3fe5150d7
+#   text hash     a441665349b9338b
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b4f2d73b46dbc1a3
-#   text hash     d221a4624fa60378
+#   content hash  cf7179c4d7e9133f
+#   text hash     0f0a814c8701137a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

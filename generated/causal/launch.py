@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8da1cf6ba840ddc
-#   text hash     da24e1fea737fc0b
+#   content hash  48450635e837cfb9
+#   text hash     2ddab786814659a6
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

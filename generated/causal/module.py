@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d46450319b3748b1
-#   text hash     8f11991f077f4c01
+#   content hash  acfefd4bdad542b1
+#   text hash     ea562ec16bfd8289
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7dfc1df22928ecb0
-#   text hash     74ecc2ec100207d1
+#   content hash  996036cc3faf0091
+#   text hash     90002e1f843ded31
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

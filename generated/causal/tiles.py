@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c61f7d39ee081166
-#   text hash     97d537e10938ef42
+#   content hash  e12d8bacc8024db2
+#   text hash     37ab39014e600cda
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

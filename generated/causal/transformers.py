@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aaeb082330c2cdfe
-#   text hash     ba57c20f93f4c9a6
+#   content hash  9b28e36b991600fd
+#   text hash     3c2693771cc3ef2a
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

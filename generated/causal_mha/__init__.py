@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  42afc5b370e16204
-#   text hash     6590312741e8c677
+#   content hash  6f84b8e434c55154
+#   text hash     c76510446ee8271c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

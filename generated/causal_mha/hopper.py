@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bb33a73f31985eeb
-#   text hash     593ab654947c3692
+#   content hash  2dca76a2b61025ff
+#   text hash     70ad7fe51d8ada49
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  de9824c3f566fc43
-#   text hash     9f599b8812b2464f
+#   content hash  dadff47bc8c8016e
+#   text hash     33342b84fb9cf174
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  91830c5f5f73f12e
-#   text hash     5eb4bef88ac9a6d5
+#   content hash  fa9d219f872324c1
+#   text hash     867931928f974c28
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

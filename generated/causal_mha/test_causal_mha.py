@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2fff16c0a1d9f20a
-#   text hash     e9f02f1c6339f936
+#   content hash  5781b3575544b59f
+#   text hash     269a657b29a7dfa9
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2e7ae59e10a8b3e2
-#   text hash     e2c62a4c4397332a
+#   content hash  8afe0f7ae9d21098
+#   text hash     ed5559cf5c4625ad
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

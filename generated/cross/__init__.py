@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  58dc014ea248c3fe
-#   text hash     d773b001f2eba2a5
+#   content hash  891f783c4d7bf753
+#   text hash     0e7fbad9134dd055
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

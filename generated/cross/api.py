@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66e673176fc90ca4
-#   text hash     52fe0296230ccd58
+#   content hash  bbf52c4f6e6839ec
+#   text hash     0987cdfab82f2967
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

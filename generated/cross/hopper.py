@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae6da5efbda9b947
-#   text hash     7b890291c6441c9b
+#   content hash  c5ef8a469a8faa88
+#   text hash     4055aa5f7abe677d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

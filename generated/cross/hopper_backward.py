@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96d4c5d4806b41cb
-#   text hash     d7f76d00fdf2d0b5
+#   content hash  306ae18e595e3efc
+#   text hash     6e3e971e7a5d0465
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -81,8 +81,8 @@ Symbols
     zeros                     the accumulator from which the products for scores and dP start
     free                      for each stage of the buffers, the barrier at which workers report that they are done
     factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
-                              previous shares are read
+    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and all of the
+                              last step is read
     turn                      the current stage of factors
     walked                    at, as an unsigned number up to 64 columns
     AHEAD, ASIDE              first query and first column of the worker's half of the program's share of dQ

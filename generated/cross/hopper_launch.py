@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2567eca7cb3253ca
-#   text hash     6ca18f0ce492c1e0
+#   content hash  f576d9d43f0f1f89
+#   text hash     e2701ba2b47d75eb
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

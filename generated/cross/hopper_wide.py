@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c19189d062656629
-#   text hash     b9f738f1aa27bd35
+#   content hash  7fbb18512c2b80e7
+#   text hash     85e90b2b2313ab09
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de774ac44e0b9a3f
-#   text hash     80d7a4bb5bb3c4f4
+#   content hash  64c61c03fc0bfb0d
+#   text hash     5766f8ea93cfc27f
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  21b1b2050a013b13
-#   text hash     528a18c4c130ccdb
+#   content hash  23576f8c51684b04
+#   text hash     5ceba78e16ec0e57
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3d9a207a4b119d09
-#   text hash     aa51d6b5d4463cb0
+#   content hash  576fd3ef1ef90d02
+#   text hash     a0e3c3b0cddc0f7c
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3184e1e4cc95737
-#   text hash     2ec7735fcf4de0f7
+#   content hash  cc6fa08d5ee03eee
+#   text hash     80c01bc4dd1d8e15
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5c0715ac04b67896
-#   text hash     82de84e884c47d8b
+#   content hash  07928bd45452cbb0
+#   text hash     e6ac1a300bc89cdf
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fe11e23011a9fa6f
-#   text hash     99aa3567a84b1467
+#   content hash  37e05882069ee144
+#   text hash     d5ab5b63f1801485
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

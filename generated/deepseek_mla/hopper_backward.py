@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73884415e27a79c7
-#   text hash     0f66613cd8c8a394
+#   content hash  7e33a0c256611b84
+#   text hash     f536941a15891ada
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -81,8 +81,8 @@ Symbols
     zeros                     the accumulator from which the products for scores and dP start
     free                      for each stage of the buffers, the barrier at which workers report that they are done
     factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
-                              previous shares are read
+    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and all of the
+                              last step is read
     turn                      the current stage of factors
     near, far                 q_pos - k_pos is near - far: near is a constant per register, far one number per thread
     AHEAD, ASIDE              first query and first column of the worker's half of the program's share of dQ

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fe88a11686d796e2
-#   text hash     ec64a8696cdd7b04
+#   content hash  e582ff4629f8fa98
+#   text hash     fbbdd945a2577d0e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

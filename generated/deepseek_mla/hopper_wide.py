@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  76225d481aa62fd3
-#   text hash     60d181e36b6ece35
+#   content hash  ae89dbd959fd8d1f
+#   text hash     9fd32a2eac6eccb3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

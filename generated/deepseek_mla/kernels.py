@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c247747398e637ca
-#   text hash     395a4934a62ebf7a
+#   content hash  30c149ca6dd1cfa0
+#   text hash     19f3ce76e537b0bc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5f3b6434c0bacef5
-#   text hash     4f3188919685227b
+#   content hash  9ee4afb772b0f85d
+#   text hash     40a8faea06cb25b8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab3a06793365185a
-#   text hash     8dd0599ecd3c1727
+#   content hash  23040b3ead5c741f
+#   text hash     f1831713e52a5587
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

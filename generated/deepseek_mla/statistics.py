@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b93eec57149240c0
-#   text hash     6076aebb380fe168
+#   content hash  ba7c68dc60b54556
+#   text hash     bb0c71ee58793401
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  27f6e01eff2ffe94
-#   text hash     405f5e50194dd562
+#   content hash  80c82eeea058c538
+#   text hash     4ffbd242e4464026
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

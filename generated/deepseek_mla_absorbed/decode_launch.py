@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6681fb32829f7c90
-#   text hash     d5f6fa0e2535d5a0
+#   content hash  e94bcb0cf942b476
+#   text hash     32105afc28231a12
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

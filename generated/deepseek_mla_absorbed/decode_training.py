@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  980053492de8e0a0
-#   text hash     75fb367b603ac7cc
+#   content hash  e9fd74db5cd64eb2
+#   text hash     c8d16f21b3ea2e48
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

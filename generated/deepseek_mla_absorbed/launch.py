@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cf6168c8dad4ff5f
-#   text hash     9291ee2f01578169
+#   content hash  618bb535fa82c50f
+#   text hash     003dc0b65f2503e8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

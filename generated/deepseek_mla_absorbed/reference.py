@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  416f2c99e8d855f2
-#   text hash     9ddf5c1890e2e605
+#   content hash  02bda54c3314778f
+#   text hash     55e3f7fdfb4d0cdd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

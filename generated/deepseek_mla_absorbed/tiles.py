@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a01ea676a20c7ebc
-#   text hash     d9d7b8887767df5f
+#   content hash  68d633e9836f80dc
+#   text hash     465c54338fc044a2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

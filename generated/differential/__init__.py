@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eb7b2d5c631cb7c9
-#   text hash     3b6b6632277441a6
+#   content hash  147ee4b57fd30812
+#   text hash     f047ba20211f4131
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

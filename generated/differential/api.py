@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  398c16e62806c2b7
-#   text hash     8388fc35a0f776ef
+#   content hash  4029d731a62af0d1
+#   text hash     f53dd813b739a81f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

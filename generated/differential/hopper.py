@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  01f545eadf4ea8d4
-#   text hash     cb72f41a32a8e493
+#   content hash  5a6d8c747bb25bb6
+#   text hash     543ea601cb44a232
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

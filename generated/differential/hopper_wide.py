@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0a10a4af5fde3c73
-#   text hash     9912f3bb9a623f2b
+#   content hash  794a893c91895129
+#   text hash     251b7f300f2adffd
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

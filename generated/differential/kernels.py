@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cac8cff1d8910f4
-#   text hash     dfa6ff10dfe3a239
+#   content hash  fb8b4c0b504e702d
+#   text hash     ef119e06db490f52
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

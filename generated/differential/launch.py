@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1b4652291157d887
-#   text hash     2e87935898820a8d
+#   content hash  e678918b340d96f8
+#   text hash     46c39e3dd80c72ad
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

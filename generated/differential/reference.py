@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d333a8090ce72ad
-#   text hash     f424bc6c9ce3bc51
+#   content hash  cf9ad1a645253749
+#   text hash     2d468dbdf28b0d7a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20e112cf57bdf787
-#   text hash     e7784e9eb8fbddc0
+#   content hash  be6d29585291599e
+#   text hash     98cfb8cddb33fd49
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b6ad6547480ef427
-#   text hash     a7b301c7c76cffe5
+#   content hash  bb19ab4395aed9ca
+#   text hash     76b815e37866614c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

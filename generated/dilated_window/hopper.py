@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  68a901105c7d5282
-#   text hash     bcf727a45ea20ee3
+#   content hash  12973eba361feaef
+#   text hash     0c6051d5cfbed891
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c0769f402fff1c80
-#   text hash     23493e5509c1bd02
+#   content hash  7a78ee89aabd741b
+#   text hash     3bb2579d727fb475
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

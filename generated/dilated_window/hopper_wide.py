@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  742178936a79ee4d
-#   text hash     aa5d33102dfa3046
+#   content hash  4fdc9ec222b1428b
+#   text hash     a6050aad3b56c7b6
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d768b8ae2b75b429
-#   text hash     13dcf72e5b473669
+#   content hash  a271db85828fa836
+#   text hash     e6eec75ac18f6bd0
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ab8d8b2a0a1e4200
-#   text hash     ac94d3edde852934
+#   content hash  95cd3534755e291c
+#   text hash     9cfd0cf26de247ba
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

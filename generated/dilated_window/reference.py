@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3060df681cbb0cc9
-#   text hash     e04b958f9bf19f66
+#   content hash  daaa33863f194841
+#   text hash     f9db54904c83f107
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

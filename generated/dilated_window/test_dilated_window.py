@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  03b572e2311c7f11
-#   text hash     afa30808c34fe6f5
+#   content hash  64a35bcb5965fc06
+#   text hash     c34aae53a1ea3384
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  566f92fad46182cb
-#   text hash     6e8b4cda9ebfcb86
+#   content hash  9e6cb7f5ae29ff69
+#   text hash     4a29a8641bf8377f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

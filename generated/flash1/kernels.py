@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b0aca16f1b4d11cc
-#   text hash     9726a2be75530c24
+#   content hash  832abbb4bd6e9776
+#   text hash     56da5059bc54c2c0
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

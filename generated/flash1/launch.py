@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  20fbcf4aa599d818
-#   text hash     33c929a06bccc93b
+#   content hash  f2cefd42b5dc7a08
+#   text hash     0694e6aea053b7b3
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

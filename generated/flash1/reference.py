@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3a87c568e879ee57
-#   text hash     e78447a6cd17507c
+#   content hash  037028dbe01d1bac
+#   text hash     8f9fbd94a75e3789
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

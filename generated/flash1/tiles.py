@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e238c67627f60827
-#   text hash     2b350d26311b4ec5
+#   content hash  87010d8734283005
+#   text hash     2465903e784dc8fa
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

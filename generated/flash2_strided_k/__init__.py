@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9cdef8929ac15c45
-#   text hash     6e1a53c7855f7fb9
+#   content hash  58ce81e548b999d9
+#   text hash     d0f863bbc7ec2943
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3ae458e6bce0912f
-#   text hash     e6999efd136a824c
+#   content hash  71ad70badd3ae69d
+#   text hash     578c3a3f8c9b87cb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6341cf9f31a9cbf4
-#   text hash     0f5e52358aae56fd
+#   content hash  1f366ab5e36cda48
+#   text hash     cef9c2b22ceb668f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

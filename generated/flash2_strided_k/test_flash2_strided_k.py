@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ce6610fbf5b9629e
-#   text hash     4562204fc2f7bfbc
+#   content hash  ac73bdca9652ad61
+#   text hash     b1dc042c94f2b96a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0c516a4badcd7e0f
-#   text hash     3b19574c424f51af
+#   content hash  d79db38eb6b0d5f5
+#   text hash     6172bd7c0b743708
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  661227ee5c74f655
-#   text hash     342903287cf182be
+#   content hash  f8e1f01905d0075e
+#   text hash     f6ce3f0104161599
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

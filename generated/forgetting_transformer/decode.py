@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ef33ff7159be1a57
-#   text hash     5b02dad1155c7e6d
+#   content hash  a4dc05e07c846ee9
+#   text hash     9ef99b3c56d173c4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

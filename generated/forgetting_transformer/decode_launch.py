@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e4ef15ba3eca5367
-#   text hash     f0bdbacae911f32a
+#   content hash  7f6bc9eeb937ea5c
+#   text hash     481879f46a110b64
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52a36cdbd98e864d
-#   text hash     a4d61bf6af259b60
+#   content hash  f06737a038ab99bc
+#   text hash     68a922afddca5156
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8f7879c251b2bfa2
-#   text hash     5b17d25098828ee7
+#   content hash  076f5717a5e29da7
+#   text hash     20a3b87736a26027
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1eec07cc314fd1a
-#   text hash     d5f0991d6466a639
+#   content hash  a7846e906cb498c7
+#   text hash     548199a615352ca5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

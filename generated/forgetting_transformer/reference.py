@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  19de1522e720da9f
-#   text hash     1a635da59f231c8b
+#   content hash  1a1be24dd7540bd1
+#   text hash     bbcb8ba39cb77a1c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7832dae57c5b0298
-#   text hash     b830cb066dceec69
+#   content hash  0c58b570b7e31e23
+#   text hash     e1db8865665be135
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  52ffc837b19e4db4
-#   text hash     9c803baaa5f395fd
+#   content hash  ae43488d92839c6e
+#   text hash     65f565264d677a8f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

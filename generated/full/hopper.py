@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  88d02f05b9eab505
-#   text hash     2c410f96bd478eba
+#   content hash  a1a788ad78475de0
+#   text hash     46f470252b0ca503
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9f72b8ee94c5aa9c
-#   text hash     012d13951450a48e
+#   content hash  bbeb3c4252934c99
+#   text hash     d5b43d544ff8204b
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

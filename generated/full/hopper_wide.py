@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bcf37a6f17007c09
-#   text hash     38df6fcab7b2d964
+#   content hash  13b610ecf8eac07d
+#   text hash     a3c36157b8d69ebf
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d9b32fb9f7367df4
-#   text hash     fa291a8867363c4d
+#   content hash  44b5e9cca930a1af
+#   text hash     7c3b45a44a83c8b9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

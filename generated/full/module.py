@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  289f007da3e422d2
-#   text hash     eb2b2b6cc82f3ba3
+#   content hash  30b430ada262e45f
+#   text hash     bdc05cf10c62e85d
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c012e8294e1e027
-#   text hash     1491b43207eb160c
+#   content hash  2c3f450ead711805
+#   text hash     775f1c384dbec95d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

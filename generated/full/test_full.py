@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ce5c1dfd1feb1a7f
-#   text hash     ce5fe4ffc9a2ad2e
+#   content hash  f8b3c8865ab6ae35
+#   text hash     29ccd242861cec7f
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

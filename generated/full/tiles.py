@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  512e00d310107a44
-#   text hash     2d9dc585520d30eb
+#   content hash  eea1ed72c8b05646
+#   text hash     77ccb74d3a3e2bc0
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0f2e866d4fde960e
-#   text hash     4809748cb1a12d8d
+#   content hash  cbad54cc17a8a361
+#   text hash     48e91f6a475da631
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

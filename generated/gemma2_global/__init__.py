@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0549231e1d018590
-#   text hash     67fa813a236e45c7
+#   content hash  868ed33977d080f1
+#   text hash     6779350399580e10
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c80d432108fcec36
-#   text hash     42be3a04a1c15ebf
+#   content hash  cc776ec4faa58a80
+#   text hash     776d45ec2fa8e891
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d6f27dbd20c2c292
-#   text hash     932c778f3593b14a
+#   content hash  a1dd1391618976db
+#   text hash     da083324822c6b27
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2b8ea29cfe0d910f
-#   text hash     a6450640d1fd47b6
+#   content hash  5972bad5754a4ecf
+#   text hash     390442d7ac3922b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26b88219dac6d954
-#   text hash     78f7014183348e87
+#   content hash  a816acbaf1d49a32
+#   text hash     731890b4f37c13e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f08d4527f79f80b
-#   text hash     725d9bf47e28189e
+#   content hash  6cb42a1ab0a0e847
+#   text hash     e946fcac1e493b64
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

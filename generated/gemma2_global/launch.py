@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  93b1eca12e9cd770
-#   text hash     4fc47c89451006b2
+#   content hash  f262acb62c228aeb
+#   text hash     ced7d66f11c886f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fcf108c21c3ebdd8
-#   text hash     6751186750a47986
+#   content hash  6ea9ee17af343409
+#   text hash     746625992034c1f8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  02d44663b063675a
-#   text hash     5ae6c248781c9bcc
+#   content hash  d0e7ec0b08d17b53
+#   text hash     fc37e811930aaf2e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  19cfcb2f6b25ab85
-#   text hash     ac409ac6255d1f6e
+#   content hash  6ad4054b91eb46d8
+#   text hash     bacf5f11d0740962
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4a065eba6b91c53e
-#   text hash     66933093497eddb9
+#   content hash  aad03eb0bf2d239e
+#   text hash     466a5dd4d3332140
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

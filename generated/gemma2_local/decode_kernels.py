@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  84e6259d81b34dad
-#   text hash     c3c7e11c42ec477f
+#   content hash  ce9c7caece062552
+#   text hash     6e817b5460f3e980
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

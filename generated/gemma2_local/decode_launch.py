@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4fdbf6781cf49935
-#   text hash     f3361119f76f6de7
+#   content hash  491a84032e268c11
+#   text hash     1fc2a526b08bd403
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

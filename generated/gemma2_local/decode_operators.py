@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  00478c9a2d8acdf7
-#   text hash     9d03308e9fc77910
+#   content hash  cf4772f5b57c1043
+#   text hash     9cb3ce8fcca94a3a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3ce0f1bea30e5385
-#   text hash     62757b347adc05b9
+#   content hash  7b30a8cb422aa823
+#   text hash     51b4ce56049f86da
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  58b3df9852a55a9d
-#   text hash     8674db22f66a81c8
+#   content hash  d108cac4768deee1
+#   text hash     9de860df0a23ceba
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

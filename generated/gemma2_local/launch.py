@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d3553f43a98d832
-#   text hash     3c0b847f120f87c7
+#   content hash  4636117e39f9b012
+#   text hash     eb56844d0b7a2887
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b5423edfe8e9d561
-#   text hash     79e1c794cfc57389
+#   content hash  017da39ecf85301d
+#   text hash     110cb92ae549d47a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9c95d2651d1aab7e
-#   text hash     2911fe80b1bc4018
+#   content hash  f937ce62f2000e20
+#   text hash     286a83638f5493d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

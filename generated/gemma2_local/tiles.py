@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f58cfec6f8723fa4
-#   text hash     fc40d5f96b97137f
+#   content hash  8c9eca5537b053bf
+#   text hash     b39fc95f2638eb8e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5239120e665a6a8d
-#   text hash     67b0d1b1fe63f518
+#   content hash  a233c4287b7d6646
+#   text hash     517a3a97272810c8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

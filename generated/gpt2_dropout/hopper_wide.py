@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e275e069fc4a6438
-#   text hash     071a7aa3df6994d2
+#   content hash  fdc450d9de202b1b
+#   text hash     80c45bf0860dd06e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  63e5dde7d50a016c
-#   text hash     4373be32649180a0
+#   content hash  d168a2f8b464009c
+#   text hash     3d95278706c8fe66
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8044b34b5f2b8038
-#   text hash     e50fda4e464d271e
+#   content hash  603884b3882a9d38
+#   text hash     e52f9dce3249857d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

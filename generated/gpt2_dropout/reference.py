@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b64a600adcb3c98f
-#   text hash     3cc46cba9bc5a76d
+#   content hash  32ac7c471c72f12b
+#   text hash     a33733583874e0b8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  50871373214c25b4
-#   text hash     23ac57c0f9da1914
+#   content hash  bbbe542291b225d8
+#   text hash     2cbdf9b416f5d488
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9caefcba6a19efb4
-#   text hash     b2b9e5cb7b64fef5
+#   content hash  dbd9dba89a239fe1
+#   text hash     1dcd03c7dbcf881b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b5c0f3a235bb9554
-#   text hash     22c7183df7096998
+#   content hash  c8b6011722cdb233
+#   text hash     9652f5db78ffac7b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

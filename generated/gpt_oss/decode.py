@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da390dd63604f7be
-#   text hash     3ad535f1b5aad126
+#   content hash  118b1049fb37bbdc
+#   text hash     d928a2c9422cbc4e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bf6b8605828d71e6
-#   text hash     15d5d15b995a513a
+#   content hash  a9387baf7fc04a33
+#   text hash     63e5bde8181b921e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

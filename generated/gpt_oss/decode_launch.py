@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db92d172e3355a2a
-#   text hash     d0793f10c7aa995f
+#   content hash  23ca20902516f6bb
+#   text hash     568e9b455bb5a423
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b54f20c8188fa9d9
-#   text hash     beab295ca4f9ba67
+#   content hash  309bfbffa3f4098b
+#   text hash     5b86a76fc62884d2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

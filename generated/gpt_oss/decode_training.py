@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94585c868b535580
-#   text hash     d8ee9fed396d97c5
+#   content hash  fa538649ae798159
+#   text hash     66aeade639481d6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

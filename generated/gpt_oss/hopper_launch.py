@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b3c2004d27ec905d
-#   text hash     f69ed05b3d1ddb39
+#   content hash  6ab337add5a1576f
+#   text hash     d44fa90ad9cf0da8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

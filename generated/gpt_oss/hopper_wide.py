@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83e5bce37a517262
-#   text hash     64795e0dc059e7b9
+#   content hash  3879407b6586b205
+#   text hash     b3c2e809feb89f3e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

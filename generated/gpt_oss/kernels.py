@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c10589821517dab4
-#   text hash     82527f7f7c36105a
+#   content hash  bc1a6ace2a4a5179
+#   text hash     d8924a24953d2ed2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

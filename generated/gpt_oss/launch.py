@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  38375bb8b5ca2c4a
-#   text hash     602a07216f78ac93
+#   content hash  edd35c79683a540a
+#   text hash     e769d9a483b6b074
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

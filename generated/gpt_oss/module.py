@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af058cf7747277db
-#   text hash     9660d3d3cc822417
+#   content hash  237982a6a9867334
+#   text hash     6c4b6b71518a11e2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c7c5890a2ef1a667
-#   text hash     57d7ee49571280e5
+#   content hash  c41f5de5ddaf7680
+#   text hash     18537dfc45e7fba4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

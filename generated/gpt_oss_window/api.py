@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b0faefd794e2ba86
-#   text hash     d28fa4e1f0711d34
+#   content hash  3ffcdde8968142ca
+#   text hash     fe4ceb65c5bfb712
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be7a12b13892e42a
-#   text hash     3f3b07d933a4d934
+#   content hash  ebc50b1ec522a1d6
+#   text hash     7351e758cb9c0403
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

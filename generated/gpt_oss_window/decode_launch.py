@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  293ed5be197109bf
-#   text hash     55556789df38ef48
+#   content hash  8b361965a68fdf40
+#   text hash     a6191f6d5a0de98b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6d6ec93104f9b9f4
-#   text hash     ea3352b12d1fbf2a
+#   content hash  7bc6d889f93325e7
+#   text hash     c67d3ce12b01557d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9a98085cfc56361f
-#   text hash     839868b16980fc6f
+#   content hash  0c7738cca4d745ef
+#   text hash     dccf1707b515c5d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  adb7e55ff85249bb
-#   text hash     7e3a097bc08ee425
+#   content hash  f46bdf5b3c4dc60f
+#   text hash     9ee88d363252003c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

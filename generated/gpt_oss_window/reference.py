@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b5d4831428599d9b
-#   text hash     0a0c046c66036b71
+#   content hash  207a8367bc35ace2
+#   text hash     bd9cf49a0b68afb0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5397f516fff9bcd1
-#   text hash     2b40367130d92ccd
+#   content hash  bb3b6556789a44af
+#   text hash     c7c8a19b48150ca8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53a7fdae7f05dfab
-#   text hash     321439ba94509498
+#   content hash  f882dcd870c90746
+#   text hash     e5925752041e1a87
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

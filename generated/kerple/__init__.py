@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  205ddb959aa8d38e
-#   text hash     7a6151d2c6f338b0
+#   content hash  4e04878dc528d141
+#   text hash     5817df2973379b91
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

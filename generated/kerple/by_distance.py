@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  156074db64822a0d
-#   text hash     7df73f6423e2341c
+#   content hash  d1cda58157ec38cf
+#   text hash     8c437fc8fa3d46f4
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

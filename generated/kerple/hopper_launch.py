@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  54efc4df7082f77b
-#   text hash     d2441742f8e32e20
+#   content hash  15743fa5145771df
+#   text hash     f218a3cff3b3f201
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

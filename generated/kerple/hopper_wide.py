@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40cb0acbc0d7b18a
-#   text hash     275aca0a2d5254ce
+#   content hash  945c6d1455b7507e
+#   text hash     9f08c81c1a3082ed
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f2fc6c3958f0a55
-#   text hash     13e95b28426ad712
+#   content hash  0b018b0d7b3f0514
+#   text hash     0f7100ffc5d05f90
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d56a7f7826a147c5
-#   text hash     623b8fd96cb845cc
+#   content hash  abe9ba18635a2141
+#   text hash     fdf6373fdc2a6951
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d167c6d48650e8e
-#   text hash     3ad775c8c11cc051
+#   content hash  bce2d2f3d040c642
+#   text hash     213932bf73ba979a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

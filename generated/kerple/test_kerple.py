@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6322fefb65151dab
-#   text hash     3341d097f888c412
+#   content hash  dfa36beebacbca93
+#   text hash     1caf4673c1055ad1
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  31fcce9b37fc1b1e
-#   text hash     8d914bb44132b4ce
+#   content hash  c610765affcd290c
+#   text hash     fceafd555d827d11
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e55e2870e2e8e661
-#   text hash     c5de2fd80e75d468
+#   content hash  fce01b3f219e17f3
+#   text hash     ba199975c2bc40cb
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  222be1bdfda902d9
-#   text hash     10c477a1f0e28874
+#   content hash  25b0b2724c2b8bba
+#   text hash     21e74864166bbbae
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  152493148640219c
-#   text hash     1ac75b3843c516be
+#   content hash  70502ebf18136271
+#   text hash     758c6cdc3ed5d9f8
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

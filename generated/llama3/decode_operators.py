@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16fd7e7d1b7dc912
-#   text hash     0eb2d199789dbe04
+#   content hash  83889abc67cabce0
+#   text hash     eec6e446a530fc85
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f11b0c8c7c79629
-#   text hash     197fa248086f12c3
+#   content hash  af2d0728dd1ce941
+#   text hash     bdb55abef9090bfb
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

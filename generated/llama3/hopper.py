@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6dc9fe110a7ed3a1
-#   text hash     c717cefed725068a
+#   content hash  b8e9e5b67203d4e9
+#   text hash     f261dfdb1cb98d1d
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4d90ae6a03940de
-#   text hash     0026115f3cb6981b
+#   content hash  045fe03287fd56be
+#   text hash     fb4519d77c4a540d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5fcfb0692b4fa94c
-#   text hash     0e0d445d4a487bd0
+#   content hash  52759cf9917c8784
+#   text hash     9ff200a4607b1740
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3e349feecd3f12f7
-#   text hash     5d1e6df44d4c80d7
+#   content hash  af8dd89b0bab61ec
+#   text hash     77d3b7f0f2a23a75
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

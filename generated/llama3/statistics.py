@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8c6b03f318746938
-#   text hash     722ddaee717b2941
+#   content hash  270e64739000e337
+#   text hash     c93ffabbdc16d15d
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

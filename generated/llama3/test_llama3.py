@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  80bcc18ef811421a
-#   text hash     0211f9b6bed3fc8d
+#   content hash  7bdb886513a7891a
+#   text hash     c46172e005d77231
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3f54eb2d5d356a22
-#   text hash     0fd351c2f31c2e32
+#   content hash  478ea8230013ccce
+#   text hash     df8c8a927bece30b
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

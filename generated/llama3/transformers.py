@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  98f01e4bf1694d55
-#   text hash     bfe37aa4e2f28103
+#   content hash  b3defecfd5673a03
+#   text hash     9351ea4a93afea85
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3f482e9b80696cb8
-#   text hash     4fb39d10c78b8d81
+#   content hash  78759f7f24a9d3b1
+#   text hash     ce496d5e39f53809
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7021ba7c882ecc54
-#   text hash     d0c5107c112f99c0
+#   content hash  f59858a10cb311f5
+#   text hash     26e274a0c7c8a015
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  aaf9ef378f22713a
-#   text hash     3d33263510ee1f98
+#   content hash  137fdaafd785ad80
+#   text hash     1f6cad3a8db0541a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

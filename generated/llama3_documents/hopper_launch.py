@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  34e2e5311504ca4d
-#   text hash     cd2d68b5ad66e0ee
+#   content hash  ca7ff157e34362d6
+#   text hash     3b7b5f9b9b3fc33c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  84904d1220a052bd
-#   text hash     9b4eb449aeca8c9b
+#   content hash  c995f46dd906e43f
+#   text hash     72c53bea20728a2d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d338bc1270e4b30b
-#   text hash     70a6e0c9aadfb301
+#   content hash  987254585afc14e4
+#   text hash     470427f6fd479dd8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

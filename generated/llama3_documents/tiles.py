@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  80a290f761a4c8d7
-#   text hash     7076ccebcc450791
+#   content hash  8e8c4f842b7cfe27
+#   text hash     1ab64aa78afb48af
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

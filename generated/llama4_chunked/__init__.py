@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a0012263ba2fb8ca
-#   text hash     d59bf02cc425882a
+#   content hash  d092f6889f5c0669
+#   text hash     d1e31e6446ce3d79
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

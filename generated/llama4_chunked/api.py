@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2d173a5c83e27818
-#   text hash     439f3170e9f12d9f
+#   content hash  7f681c492ae6520e
+#   text hash     eb8dcf294de2c1ca
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

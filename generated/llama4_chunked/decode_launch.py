@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c3e422fb8a21fb9a
-#   text hash     cefc537e879fa75d
+#   content hash  683ee6969a64e671
+#   text hash     8f168633582dcf7a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

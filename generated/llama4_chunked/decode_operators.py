@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f07c251bc3df0a8c
-#   text hash     c70b8f6f2602ecd9
+#   content hash  09764058d4047c33
+#   text hash     7ba37ae6e58529a5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e39652e44b47797f
-#   text hash     59b9688191476f8e
+#   content hash  83ba41dfc1e4e13c
+#   text hash     acab7b8e6163c097
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb4f6ea2c29cbb76
-#   text hash     db922111e00aa868
+#   content hash  5fdba5fd2136c020
+#   text hash     515cc723c541b38e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a99c4bfedb3d163f
-#   text hash     0c37c23372c27dce
+#   content hash  2c49553aa3e25800
+#   text hash     d4fd475895bbc67f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

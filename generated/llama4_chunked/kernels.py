@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a0c1ca5abba61e55
-#   text hash     f374c6396bea64e3
+#   content hash  16d382c2eeb483d7
+#   text hash     bdbfcb2645914697
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

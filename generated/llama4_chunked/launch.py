@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a624f775a1f45dc7
-#   text hash     fab76b420f77d127
+#   content hash  1e5d2771784e681e
+#   text hash     3356dbf432450202
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

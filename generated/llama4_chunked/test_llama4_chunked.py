@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  74ca8c4d8a60a718
-#   text hash     392c5616e06cacaa
+#   content hash  a69757ea10dce997
+#   text hash     318d60d6f3efbbb0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  77ff1e938727618a
-#   text hash     6c014050fd13170b
+#   content hash  3f959b71381e22a8
+#   text hash     ea70068b9f305334
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b2069eeabc52619e
-#   text hash     b83bf01f7ae2fe6e
+#   content hash  6bc70fb2c80c8000
+#   text hash     1b5593a9b41ac856
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf6becb86f33a1fd
-#   text hash     346b14b5e3073343
+#   content hash  aaa47a228ef5f100
+#   text hash     a79d4dd63989bdaf
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

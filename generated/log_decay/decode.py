@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d211b7f82d808c18
-#   text hash     13dfd29392deb32f
+#   content hash  0fc2828392d29014
+#   text hash     0736d5d8b927695d
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

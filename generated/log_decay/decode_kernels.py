@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f98f8351b2d79e0
-#   text hash     189f29d50b13ae7c
+#   content hash  08a76a9cc9e63208
+#   text hash     c0ade21065a42c20
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fef77f5168e741ce
-#   text hash     88fa52d83cb8acd0
+#   content hash  371b89b55c34e233
+#   text hash     2cb0a563443e4b5f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

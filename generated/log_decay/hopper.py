@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2eb1ae81e870c3f3
-#   text hash     4953258c0edc9c41
+#   content hash  6f83ba84d9ae7e20
+#   text hash     ace02bb754590b04
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8df47061a5cbda2e
-#   text hash     c9ef7e39620dd7a8
+#   content hash  cc99508e153beaa7
+#   text hash     10fed6f111a4ca95
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2f8d3cf47f675848
-#   text hash     bf9ecebbb510ddc6
+#   content hash  6b754d9d69188340
+#   text hash     97ce768505abc806
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  12eab7fe5df5d1df
-#   text hash     53c6897e0746d802
+#   content hash  77a231ece7818410
+#   text hash     d4dbb8b86f5878a8
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1f91529ae8fca616
-#   text hash     e6850389a673cc0d
+#   content hash  ef1970846c284cf1
+#   text hash     2b76aca02eac7f55
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

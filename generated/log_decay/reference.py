@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  66d2b05f65722a10
-#   text hash     a38c04c9c8787144
+#   content hash  9707927cfb4fe11c
+#   text hash     1370c892f047d286
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

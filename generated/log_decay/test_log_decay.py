@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cbb8043c610b9423
-#   text hash     a990d3e368a6a204
+#   content hash  be33ba8079fb116e
+#   text hash     86167d77a6e87449
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

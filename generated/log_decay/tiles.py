@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f52c6cf77c12743
-#   text hash     8c12ef9f4d63ba1c
+#   content hash  85f30bf52c244082
+#   text hash     187ed93888a5ada5
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

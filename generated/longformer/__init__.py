@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b6a70e5f3462bb54
-#   text hash     4f73bec3d370b7f8
+#   content hash  c92672317f31afad
+#   text hash     83285be6457f2747
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

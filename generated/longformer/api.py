@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4f7fdba5ddcd383
-#   text hash     f08be3226a3d8556
+#   content hash  9fd81988cc4a100b
+#   text hash     11f2e68ba4fe4166
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a31164e03d2ac8f8
-#   text hash     e4a076254e9bf0c0
+#   content hash  aace5a7fb5545442
+#   text hash     f873271b01a9c415
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0d858ec995a675f2
-#   text hash     050af368cc067fe2
+#   content hash  abf92e1498edd61c
+#   text hash     f09a56f5489d6f3a
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  15369b28ebbc342a
-#   text hash     08cc79007437e405
+#   content hash  04c9e3afa29c65c6
+#   text hash     7d65a1b9356fafea
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

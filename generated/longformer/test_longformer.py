@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  884f153c69874c70
-#   text hash     3438bf72c973dcd7
+#   content hash  0020b46ff16f27d8
+#   text hash     cb1dad32163a8008
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2127e0a1e43c5edd
-#   text hash     b24c2cf47138c19f
+#   content hash  ca33b89f49bac2f1
+#   text hash     6026656889c2ed5d
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9d6f82f2107de6bb
-#   text hash     4e35a80e1db9d7f5
+#   content hash  2cb023c9a71c4366
+#   text hash     01760e3409d40886
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

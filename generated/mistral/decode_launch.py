@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  318aa899e72826d8
-#   text hash     0051ba69765ef1c7
+#   content hash  1cdd99cf69a15685
+#   text hash     179ab6de6ff7f081
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  12ca96c3cae5e7ca
-#   text hash     e0fcaf35a05ab905
+#   content hash  1e34a45af455ad89
+#   text hash     13759471f42500c9
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

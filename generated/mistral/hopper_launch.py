@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bb993e0e85b7403a
-#   text hash     1a5a40f146257190
+#   content hash  7c083441596f4d76
+#   text hash     dbec7b80370183ba
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

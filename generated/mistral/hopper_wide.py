@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8b2524ef0a396ad
-#   text hash     f969b5fc9b71069c
+#   content hash  81d3edc305b7ef23
+#   text hash     ccee8bce7240582e
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

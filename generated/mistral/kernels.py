@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e5075b9e6007e5a
-#   text hash     b7af0d1de189cd72
+#   content hash  b7846a0b57f6ddef
+#   text hash     061818ba2b1b0b2a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4905d4eb95170c6
-#   text hash     89ec4620fc4f9b19
+#   content hash  08d3318798d0ef12
+#   text hash     dc4285900b520df6
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  542194285d41b0a3
-#   text hash     12591fc24164d281
+#   content hash  fa3b719026944684
+#   text hash     9e6ff53bd9f91a55
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

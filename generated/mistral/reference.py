@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c23afb962733f300
-#   text hash     bca8814b6a5c5a83
+#   content hash  4b2b1aabd62adb8f
+#   text hash     1648c110e02c37d7
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

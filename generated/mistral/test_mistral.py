@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fbb9ba348a4099a9
-#   text hash     e1fa9f316b4113d8
+#   content hash  2afbf11901f953ff
+#   text hash     a8f9293dce003cec
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

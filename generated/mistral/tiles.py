@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a27b05f7cd512b90
-#   text hash     089b59daaf4ffcf1
+#   content hash  6f8ca0af2eec516f
+#   text hash     f6b14ebe0a9f78c2
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

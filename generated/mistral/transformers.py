@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c85c1ab359953eee
-#   text hash     e4163434cede6c26
+#   content hash  9863b883a0da13f7
+#   text hash     3ab578512eab4146
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a6baadbefab59606
-#   text hash     25ebe5c5276d5f24
+#   content hash  45460b7c85e0e787
+#   text hash     93614c5578cd1e8a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3b6d594316d225c2
-#   text hash     87e3bfec3ef10f21
+#   content hash  f1617a4f72b8b955
+#   text hash     064dc435aa095af8
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3aa427bf0124e713
-#   text hash     8dab261f3fb42379
+#   content hash  774b32efce2c8a5a
+#   text hash     e21911e485631075
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  14a3d28c40aad816
-#   text hash     7d6a78ca166fdd8e
+#   content hash  c5ae875c48dd0f76
+#   text hash     d06623472d597853
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  77da70e78d0b048b
-#   text hash     bc074bbf4b891da5
+#   content hash  bde6844c5330321c
+#   text hash     0851bf7107f52e40
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

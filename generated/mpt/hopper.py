@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8bcaba977dac9c66
-#   text hash     90d72d07bfa9911e
+#   content hash  663333b3de34598f
+#   text hash     a5a346c9ce07c5b9
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  89e51cec3c02a6d1
-#   text hash     aee763bd0973ad18
+#   content hash  39708e81c0929e60
+#   text hash     6c8e9793137b4002
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

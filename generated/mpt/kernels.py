@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  280f33a6ca9c86fd
-#   text hash     8e9bf56d28dccc11
+#   content hash  bd3c3cdb629f9037
+#   text hash     5e2a2fb5198d7ead
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  026e2214ef9d4c2f
-#   text hash     4546060662ed1e64
+#   content hash  34140cbec2ae45a7
+#   text hash     2cffb72bd888403f
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

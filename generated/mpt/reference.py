@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  55651953356393db
-#   text hash     d64c04ee813bb666
+#   content hash  6d218dfbf1babaa3
+#   text hash     38a4c0ec881bcce6
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3d0e9bf0d83bd0f6
-#   text hash     7a06078debf53c82
+#   content hash  64ba9cdcb8c31c74
+#   text hash     bacb84d2b8bcb88f
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

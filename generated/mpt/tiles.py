@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0040637e79f0c1a
-#   text hash     0eda94aad4d8814e
+#   content hash  525a5258eecd6ffb
+#   text hash     9e35537eb1309278
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c77571f1bc30dbca
-#   text hash     f42fd812e946c2df
+#   content hash  67e3ae6cc15aed5e
+#   text hash     c84b98fc405abe72
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

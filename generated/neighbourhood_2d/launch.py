@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  10e5223737ba3a00
-#   text hash     fad65c67d7367134
+#   content hash  dedf6f5724f74c6d
+#   text hash     65e308790ddd7125
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

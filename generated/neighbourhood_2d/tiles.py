@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  900744286f5306ac
-#   text hash     ff8aef7369331df0
+#   content hash  d2dc4c66c4f95e40
+#   text hash     6df0487f5c33c919
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

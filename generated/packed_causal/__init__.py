@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e413c19aa033bb09
-#   text hash     1203d0e5d685b8b8
+#   content hash  a075211b0c607462
+#   text hash     b94e4fa13d8cbf82
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

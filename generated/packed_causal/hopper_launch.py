@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6431842ff90222b9
-#   text hash     5952b6b1a9d84db3
+#   content hash  4fbdff31a78a25f5
+#   text hash     1d5f222f7d05bb1d
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d3bfa19b4a9f8305
-#   text hash     2dc437d58cd56524
+#   content hash  4d364e5d735cf562
+#   text hash     b4111ab1682f4f7c
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  44c27211df2bbc7f
-#   text hash     a464b15606d61f7e
+#   content hash  f50dc80aeb1522f1
+#   text hash     e946fa7d69747195
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c5ad07280f0e7195
-#   text hash     c94ec4debd355608
+#   content hash  e8baecbfba99eefc
+#   text hash     2a5fe431b317ff40
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

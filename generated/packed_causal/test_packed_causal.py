@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2fd23510e9087cf6
-#   text hash     77709362fd1de5e8
+#   content hash  e7cbff5d6052f048
+#   text hash     33ef7700bed45362
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

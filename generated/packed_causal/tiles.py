@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4b5838388ad051b7
-#   text hash     618ebc1eafd12a73
+#   content hash  81fbaff51b1859df
+#   text hash     a3e0806a2cadb02f
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

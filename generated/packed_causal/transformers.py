@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5477fe1cd0d39568
-#   text hash     75dd72459014467a
+#   content hash  505f6a28ab1e8c14
+#   text hash     4b07ebc0024fbdad
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

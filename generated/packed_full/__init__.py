@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6fdb1f6203b405bd
-#   text hash     15834fde75b4e7f1
+#   content hash  5ccfc239fa58d845
+#   text hash     9a6307192b7e89ec
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  db4056505f3dfd0c
-#   text hash     2167d2df5d5f03ec
+#   content hash  1060d9169b7ae456
+#   text hash     5d3717911bb58b20
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

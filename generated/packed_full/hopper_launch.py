@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d0a3d54f0ea4c540
-#   text hash     9559fd63ce97e5fc
+#   content hash  3475fab4a472a9a8
+#   text hash     87c33fde6af5f588
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88b92573898a7d53
-#   text hash     39bca66b3c102924
+#   content hash  6817912f4567924e
+#   text hash     dd78e00645e1121e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57d91717fab04032
-#   text hash     a4a8c2dcb01bd71e
+#   content hash  63ed5f70d4b286a5
+#   text hash     35f9137ae7b4b6af
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7111ba6a1515d9c6
-#   text hash     804e5f8051cdc573
+#   content hash  465ab006f05b5507
+#   text hash     85a6f87082a94991
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

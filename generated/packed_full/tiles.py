@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  472395053555184f
-#   text hash     519a24d978325c46
+#   content hash  056b6ce0f1d23b23
+#   text hash     4a3d6ad054eb8fc1
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

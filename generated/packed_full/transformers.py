@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  014d1325a0f1543b
-#   text hash     c8a8c8826ef7d998
+#   content hash  b7d64dbf35a4467c
+#   text hash     fe3dcd810e6fd92b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c9054e75947ecb14
-#   text hash     d4db29fbb1fa5d5e
+#   content hash  18bc3350c4c45ae9
+#   text hash     d387f833a7c16db6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4de42e7a7ffe3717
-#   text hash     5775087c64ada15d
+#   content hash  d9c585b7dd29609b
+#   text hash     a6a4546242c95ce5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  feccca33f76120c2
-#   text hash     34f253ae97c825be
+#   content hash  708684362eacdbfc
+#   text hash     8c72b3d80822deba
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2048079ca3e18a92
-#   text hash     449048e4d0614074
+#   content hash  b2988ee9fb7444d5
+#   text hash     bb95f3d52896002f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0f3c3ac64013041c
-#   text hash     20d999939f3b947f
+#   content hash  c06a02383d702b8e
+#   text hash     954a9088973994fd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1e126f178397a6ca
-#   text hash     39f0a281738b9c78
+#   content hash  5a2991ec6e0892f3
+#   text hash     c3510eed2281f27a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

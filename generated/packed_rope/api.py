@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7a7a6e0478e61795
-#   text hash     3f58f7cbf7ebf737
+#   content hash  d0c16e910c8fa421
+#   text hash     ca2dd32b0262581e
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  79ffdc00a50dcf70
-#   text hash     25922c37ee99cae1
+#   content hash  f8995cc4a3fa6823
+#   text hash     2e0d6d351d36e70e
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  76bb9b6774500d1d
-#   text hash     b02fa8748274c469
+#   content hash  77cddb53054d43fa
+#   text hash     6a4cc1005f475fe5
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

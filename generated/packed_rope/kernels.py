@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  be1454e122896778
-#   text hash     ad7a1198a4bfe6a3
+#   content hash  ab939e58ff756746
+#   text hash     301fcb011f544a9d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c59364a204801353
-#   text hash     56278fdd27db6c86
+#   content hash  b970f766e9c32e43
+#   text hash     a495a540202e5319
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db0c1d8ded5c0c56
-#   text hash     62cc5ed2ec5ac97b
+#   content hash  ad6b1c120845c444
+#   text hash     d489d160ee28178d
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  498969c7771b9a4a
-#   text hash     3c6ffd521363199a
+#   content hash  2fd36ed6a69839d9
+#   text hash     59ab58062420b2e3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4f45f55d98f05101
-#   text hash     bfa4f7f1aa9efb0a
+#   content hash  a284b9f233bc4fd5
+#   text hash     7b295d20630f0b4c
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

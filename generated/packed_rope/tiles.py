@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c55c369af094c23b
-#   text hash     977dd69853140f5d
+#   content hash  8eb63c380100d391
+#   text hash     9816b68330d272d6
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

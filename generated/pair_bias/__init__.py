@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5732a70aeff50a67
-#   text hash     add76c8fc80dcc60
+#   content hash  30ef37eabe957684
+#   text hash     1a15daab69823b65
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  419da0404fb484ff
-#   text hash     5bf1a6961a755f37
+#   content hash  d26d1af8838b9784
+#   text hash     f7712d046449a93c
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

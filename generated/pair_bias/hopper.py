@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b6b39f7b2ff4e2b3
-#   text hash     42110715b37f6c5e
+#   content hash  82c821eefc44e37f
+#   text hash     ac74c3ed9f0931d2
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

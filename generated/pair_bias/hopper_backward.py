@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b6192c02f5f6eb95
-#   text hash     a9db731f921b488d
+#   content hash  0b8ed8bbfd0aef41
+#   text hash     2cc82de4614714cc
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -82,8 +82,8 @@ Symbols
     zeros                     the accumulator from which the products for scores and dP start
     free                      for each stage of the buffers, the barrier at which workers report that they are done
     factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
-                              previous shares are read
+    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and all of the
+                              last step is read
     turn                      the current stage of factors
     in_bias_batches, in_bias_heads
                               number of entries along an axis: one stands for all
@@ -349,7 +349,7 @@ def add_share(
     at, place, q_len, exchange, dq_sum_desc, taken_ptr, WORKERS: tl.constexpr, b, h, k_start, q_start,
     in_bias_qk_sum_desc, BLOCK_M: tl.constexpr
 ):  # fmt: skip
-    """Have the program's share of one tile of dQ added, or stored if it is the first, and signal that it is read."""
+    """Have the program's share of one tile of dQ added, or stored if it is the first, and signal that it is read; store dS."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
     if in_bias_qk_sum_desc is not None:
         # the gradient of bias is dS

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de446c1050c9f4b6
-#   text hash     5b4ff3d4816019de
+#   content hash  8a38e20b450b2eb3
+#   text hash     afab02e933af8610
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

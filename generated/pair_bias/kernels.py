@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a61aec0a26cebd23
-#   text hash     d96146ad43d0d3cf
+#   content hash  69340b8cc09bf78e
+#   text hash     aa7dbdbb71670561
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  20fa421c4e2b77bf
-#   text hash     e398bfbff907377d
+#   content hash  a341c24fb9b63e1a
+#   text hash     5d801c5ab4527d64
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -45,7 +45,11 @@ def _attend(
             ),
         )  # fmt: skip
 
-    if not (entries is None and runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_bias, scale, out, lse)):
+    if not (
+        entries is None
+        and in_bias.element_size() == 2
+        and runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_bias, scale, out, lse)
+    ):
         runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 

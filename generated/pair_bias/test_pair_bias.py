@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7da86ba22e6a73ce
-#   text hash     8de08bfb579b6bb1
+#   content hash  ef7e1abc82350bf4
+#   text hash     806667bfea278ee4
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5805d03614d475c0
-#   text hash     be26da82b2d9f88a
+#   content hash  aeec69879d7bac64
+#   text hash     bfd71e93fabf3eaa
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5049c76d59e89a55
-#   text hash     a775eeded86db3ba
+#   content hash  3982c0fe5cb7fa26
+#   text hash     8466359507ce6e0f
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6b7fded51adb6782
-#   text hash     ba55dd6525bf1b07
+#   content hash  e8928e30179261d1
+#   text hash     ae0fa548b5696f98
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a2cf644f763e3ba
-#   text hash     70ad82f671282a50
+#   content hash  60f5fc072ddcbf8d
+#   text hash     943b6048c3ffa0c3
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  418368b898bf7d1f
-#   text hash     2eca83b1f21925d5
+#   content hash  2e7e16fad2ca6483
+#   text hash     53ed325194de0e40
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

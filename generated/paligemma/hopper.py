@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  904fb992d8093820
-#   text hash     feb014f1489f227f
+#   content hash  54b1d0a253ed0eda
+#   text hash     4a961e0f380ae878
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a221a9d94a4905c6
-#   text hash     e88bc867f3672f30
+#   content hash  84ffa8ca705eecc8
+#   text hash     102f6eadc4502600
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

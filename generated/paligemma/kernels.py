@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  83d7146172becb33
-#   text hash     868f5e4ece1e8388
+#   content hash  168991c1c2e5a19b
+#   text hash     5e5c7b95ce8a804b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2bc133584e6d3222
-#   text hash     04e92a8e47860d82
+#   content hash  f249920758adff9a
+#   text hash     40d82ac632c7f2ad
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8cc4cea7380f4bba
-#   text hash     36b27ef8a63b827e
+#   content hash  beb8f8860e09bdc3
+#   text hash     097b2c2bbdbef365
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

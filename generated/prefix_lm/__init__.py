@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1e1d77a3a1566a1b
-#   text hash     b537171c43b09067
+#   content hash  78b9295b1d276479
+#   text hash     b0d62232fcf95186
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8f1272713db8eb32
-#   text hash     5a7887a198ce908f
+#   content hash  1aa938c9587ba027
+#   text hash     f8ce40f0fa9324ee
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

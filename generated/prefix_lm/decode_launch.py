@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8faf2bd23c086ba8
-#   text hash     cd173d13afd07ce3
+#   content hash  421d0eaec35942ca
+#   text hash     5ef2b5911fb1e8c4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  186702f53a402f8c
-#   text hash     9a6b723f73b748f3
+#   content hash  1e6517dd2abc34b2
+#   text hash     57782c046731d307
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

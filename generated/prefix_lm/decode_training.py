@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  26f9feaae1d27cc2
-#   text hash     ca6dd5ec249db5cb
+#   content hash  efb0b032aca9aeed
+#   text hash     adc2b5efae5f50cb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56cb78a767622afe
-#   text hash     b035a8d0182454eb
+#   content hash  9be6c665ef284f92
+#   text hash     c069ecd0033d38ed
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

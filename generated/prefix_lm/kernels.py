@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9cb09dee0e302584
-#   text hash     5c4e218966c02111
+#   content hash  4d618e2c95e74252
+#   text hash     b1c5862d2b191996
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2509d9338d87a535
-#   text hash     cebb55eee6a96e9a
+#   content hash  dd903145a0b2f3d4
+#   text hash     c4aec8bf3eb45754
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  637bd88185f99bf0
-#   text hash     ab50223d3b0b79c2
+#   content hash  c8fd03953e159040
+#   text hash     21d588553a383405
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

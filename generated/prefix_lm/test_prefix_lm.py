@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebaa1e92d9409913
-#   text hash     55b021e9dea3b145
+#   content hash  01ba06b6171127cf
+#   text hash     ec9b3e8fb495a148
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

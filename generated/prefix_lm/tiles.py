@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6a3c392ed99df464
-#   text hash     c35572d5a9e2736d
+#   content hash  8bac394dd8760113
+#   text hash     b89bc015feff8566
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

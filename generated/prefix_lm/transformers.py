@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  78fb728c5b5d4f68
-#   text hash     9f45f88e9ad67fea
+#   content hash  035bf87a888a6ba2
+#   text hash     a062979c16e383c2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

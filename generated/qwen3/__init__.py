@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ae4ac4c8de884390
-#   text hash     617accf77714aad0
+#   content hash  d56b900aab91cb06
+#   text hash     c112227c9913131e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef9cd99b20006618
-#   text hash     e18d726ae6a8474b
+#   content hash  7bfeeca26913a8df
+#   text hash     4151e8f00df73e9b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

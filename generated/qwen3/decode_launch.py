@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f8dddb6fb0b72998
-#   text hash     5504e32dedf18889
+#   content hash  f7277721823c6150
+#   text hash     c40778c1195daaba
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

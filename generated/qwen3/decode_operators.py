@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd43da1dc5d1420a
-#   text hash     14a6a077b7d6f764
+#   content hash  75ad86bc112ff8e3
+#   text hash     fb1352daf09f584c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

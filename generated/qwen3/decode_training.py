@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e2009e89cff35865
-#   text hash     60a5e59d044e16c7
+#   content hash  30796ff8e5ba3b48
+#   text hash     d57279761b065901
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ff9563e12c1a00a8
-#   text hash     86a184d9d90efb9d
+#   content hash  881a214feedf051a
+#   text hash     9fd6a91a6ff49e5b
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -83,8 +83,8 @@ Symbols
     zeros                     the accumulator from which the products for scores and dP start
     free                      for each stage of the buffers, the barrier at which workers report that they are done
     factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
-                              previous shares are read
+    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and all of the
+                              last step is read
     turn                      the current stage of factors
     near, far                 q_pos - k_pos is near - far: near is a constant per register, far one number per thread
     low, high                 range of the tiles of queries that see keys of any worker

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a42261906c32f43a
-#   text hash     a277c13a2de3332d
+#   content hash  696dcd6c3391e057
+#   text hash     e945a0c2b3e3993f
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  34ebd5aeef120d7a
-#   text hash     1144823773996d9b
+#   content hash  2cb4e267bac68658
+#   text hash     03cae9eca694c555
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

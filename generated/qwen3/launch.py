@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9cc4ba81ea0d1964
-#   text hash     c82729b9679e3434
+#   content hash  edc7e76a7a55afed
+#   text hash     db11ca04ccd1a8c6
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

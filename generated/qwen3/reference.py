@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e8eb11bf4c4abfbe
-#   text hash     49a15c80c1472912
+#   content hash  2f05277423b31853
+#   text hash     7bf5355fbf1b1585
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

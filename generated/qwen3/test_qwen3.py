@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c0bb8242abdd0708
-#   text hash     b69467f8ce568421
+#   content hash  61be7b0533af7132
+#   text hash     f5a812a2b6f943f0
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

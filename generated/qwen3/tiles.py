@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a06d0f0ef7946d9e
-#   text hash     bf3db9cd56150a8d
+#   content hash  8753ceb12179c31b
+#   text hash     5512d636b4cdc8af
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7cd451e7dec70c2d
-#   text hash     2259dd6794453b65
+#   content hash  c81614d11828c4b1
+#   text hash     5c7c0250847e6dec
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e6f4943a01e3802a
-#   text hash     5ec812869f433791
+#   content hash  b924a4c64041242d
+#   text hash     81732f2221d53276
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a2a03ff65b55cebf
-#   text hash     7f894c360659cb32
+#   content hash  539dad3266011e1a
+#   text hash     4694067787f7f551
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  df14826654275870
-#   text hash     9c31d1848a831f17
+#   content hash  1234ad1495c8f613
+#   text hash     85f85e7841e0abd9
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5bafe80433714a23
-#   text hash     6c5913ed0119b7de
+#   content hash  04da8a395de63463
+#   text hash     ad6444bd7c9148ba
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d180256ff02d3f3f
-#   text hash     0c058341e7dea859
+#   content hash  31b95a2f8bef49ae
+#   text hash     9b1e44099fc0c102
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b3058e5c6266c948
-#   text hash     f34994c023f1db78
+#   content hash  c971a21de60a120b
+#   text hash     923128bc5edce6c6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  850675006b91592a
-#   text hash     67fa3874fb25fa00
+#   content hash  4123573cd7796f21
+#   text hash     95fe3f607117a18a
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3c635ddccf97b2a6
-#   text hash     b367847a45a9078f
+#   content hash  607ec003e547ae22
+#   text hash     b410e1bb0e8dbdc8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cd0c26a616e9a5b9
-#   text hash     c096e5403125e48d
+#   content hash  b596e6042f70d3a7
+#   text hash     1e3dc418c621781e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

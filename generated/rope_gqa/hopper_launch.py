@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  424cb8d7a8608a7d
-#   text hash     b9a2e9cc9332bf77
+#   content hash  91e80d6cc3b5dca9
+#   text hash     d58219d1c4932938
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fbc7629320a616ec
-#   text hash     b6e3cb6c0a941560
+#   content hash  0355b6076a060c8b
+#   text hash     24cad07acf3ece7b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

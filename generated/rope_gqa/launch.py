@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d4d93ba6717b5fca
-#   text hash     705813ada0045918
+#   content hash  7e572dbc73cc3b6b
+#   text hash     1babc0d4cd2fb513
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

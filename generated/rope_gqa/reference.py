@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e99028fa87f9e457
-#   text hash     5213ca4aef338da9
+#   content hash  5dc31cab59ccba72
+#   text hash     854fdcb1c4597650
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9c2091caf25c0b72
-#   text hash     6a9431dc85978078
+#   content hash  d52d10d5b1eaac63
+#   text hash     ce370bcb2368d123
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

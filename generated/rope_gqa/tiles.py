@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  642f30959793099a
-#   text hash     824725b2f7b1ef3d
+#   content hash  b0ebae7a2bb65644
+#   text hash     264511b682dfaaa6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

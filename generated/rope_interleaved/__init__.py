@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ba84b5b1dc73e6f2
-#   text hash     01b6df468eb8af9b
+#   content hash  476ffe1194755420
+#   text hash     468e6986e53015a9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  079fa19e622381a4
-#   text hash     ed653c53ab2d8c8d
+#   content hash  a47aacafa29abcae
+#   text hash     ddc4f4eb76a61e10
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  30da962b3aafb570
-#   text hash     ce3c2aebd258b0cb
+#   content hash  b8912edce0d9f220
+#   text hash     2eaac73ffa00ab3a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bd84b9dd84565861
-#   text hash     c729ad8404bae2d1
+#   content hash  8251ed0e426f2177
+#   text hash     f63a0391dd41895b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1e165bb304a5605
-#   text hash     0bcb4e8ceb3e0878
+#   content hash  fcfc4653f05e4057
+#   text hash     f0cdc30fbab1a50d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

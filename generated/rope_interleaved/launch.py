@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93a8f8e3f7501761
-#   text hash     6ecfb27fb20dcc37
+#   content hash  39896cbba579cfc5
+#   text hash     cfbb5d6c037149cb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

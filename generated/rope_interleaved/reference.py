@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2ece973d9228396e
-#   text hash     0a97abe1ddb9b707
+#   content hash  94c656b256abcb8c
+#   text hash     f4f32196d18796c8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

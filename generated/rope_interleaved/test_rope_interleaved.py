@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  237b9a9515d3e34b
-#   text hash     282c9bb1ccbf038c
+#   content hash  4ad1a6856b283d96
+#   text hash     79380f9dd191790c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b9ed69e676be1f1d
-#   text hash     39ec645185742b09
+#   content hash  31676ba35c6c5870
+#   text hash     f5ee3c9d747f4d22
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  55c89370bf4d9e3c
-#   text hash     aa203913b51b603a
+#   content hash  7f8ed7dc79e38204
+#   text hash     e2dfa54e322c3eb5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ade5b75ced835b2d
-#   text hash     e1e6c043a666a738
+#   content hash  7dd239b8ea18d359
+#   text hash     d7d66f1335499e62
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed6d18964c515a50
-#   text hash     93781b23206bed00
+#   content hash  fc1ebc9698db34ab
+#   text hash     d60d9b9d6b56c3d0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

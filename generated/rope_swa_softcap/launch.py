@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4671d2c6cb0a3fd7
-#   text hash     6e87a477e41b8c37
+#   content hash  bb0debd11568f977
+#   text hash     d850ef51ad6c5a7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

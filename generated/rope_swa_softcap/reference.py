@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6c36428d7465fbc4
-#   text hash     b79251b0bbe70350
+#   content hash  83cb3c2f41cfcb83
+#   text hash     3179f5d369ddbe7a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c83469588acc87e3
-#   text hash     dffe79abf2eee11b
+#   content hash  8281e6cb15aa7801
+#   text hash     2ccbdb1b741d77fb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad8d21d7085c7d6e
-#   text hash     969c463c6a1d5add
+#   content hash  5b1b4ff23a07b255
+#   text hash     739b79f4ed73b64b
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

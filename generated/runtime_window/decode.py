@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38d0971c3d9743cd
-#   text hash     476facdc1cc90540
+#   content hash  4da8559881ee35e7
+#   text hash     bf406d1cd9d3f2d7
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f5f8a84cf0b3dd0
-#   text hash     de4a7d365ce4c737
+#   content hash  6bc160837335e52e
+#   text hash     a213c88b33eb8a9d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  05c596db48e913a3
-#   text hash     bf77f721dd08167e
+#   content hash  68d3144e8510e9f9
+#   text hash     fa11bad1ebe3cd78
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f704287d973c144a
-#   text hash     d0e5996270a5ad52
+#   content hash  b1d5d196eb0f2c59
+#   text hash     6801634065e85a0c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

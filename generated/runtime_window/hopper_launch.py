@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c884d247d0529d4
-#   text hash     8bf1ffe95d44c93f
+#   content hash  518504dba36eafeb
+#   text hash     e6d969b75f137188
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7083a80a5a570a43
-#   text hash     ada52ce6165b8188
+#   content hash  e5ec854ee80e3faf
+#   text hash     b807420f78185c9b
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

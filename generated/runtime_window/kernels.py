@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d84d5ddff51e641
-#   text hash     949b810fe5790a2d
+#   content hash  08121b8af6c6ffc8
+#   text hash     b9653527e910f4bc
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2989266731830e00
-#   text hash     c44d10c0e986a83b
+#   content hash  77441e6cb5b06c8d
+#   text hash     b9e78b61d7d4d5e0
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f476800b33aae35d
-#   text hash     affd5ae43a7f1864
+#   content hash  9e657c52f881d2c4
+#   text hash     b84986645da787ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

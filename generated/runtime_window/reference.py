@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27faf533192b4ab6
-#   text hash     8d2dbc6d675e6886
+#   content hash  109ee72386249e0a
+#   text hash     a23fa8d956f5f52e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

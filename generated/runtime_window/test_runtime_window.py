@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7cea70b58aeb013
-#   text hash     ff8a7cf266921ba9
+#   content hash  fd473db001ee2a8a
+#   text hash     6abf7da0cff3d852
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e267c83a8bc65a6
-#   text hash     7d2d4a167efc5f80
+#   content hash  be75ae28a2833343
+#   text hash     420009509ead67c0
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  55064fb4451314b3
-#   text hash     069077bc5a6a1be1
+#   content hash  e650bd4a259ed7cd
+#   text hash     7be4c1a949bd4baf
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  011cc40a185f526f
-#   text hash     2dbcb727fc1d2164
+#   content hash  e8c3bf3e49a9165d
+#   text hash     d13c19b3759f5d03
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d7025da5539c4eb
-#   text hash     0fddd01c335b26b7
+#   content hash  54bf2d28f27c67cf
+#   text hash     8bb62b9b4217034b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b2fef2315b40415
-#   text hash     c168e90ae7ddf6df
+#   content hash  f2d721cec54e3d2d
+#   text hash     ac2f352a509e997b
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

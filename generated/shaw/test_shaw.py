@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  831de8a6bdaf3418
-#   text hash     926b0c8f90540c6e
+#   content hash  ac87feb217d0220e
+#   text hash     e9d87f2b1a67a84e
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

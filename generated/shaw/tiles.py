@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  66e64f16c7ed85fe
-#   text hash     a0690c37d9db123f
+#   content hash  533cd3a9c5b45f77
+#   text hash     7ca1b3073e257ea0
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2061eb0aaa1958a3
-#   text hash     adb5529c9cf198b1
+#   content hash  69c2647fd856b93d
+#   text hash     6dd387536eb8378e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

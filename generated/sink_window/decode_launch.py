@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ab8879a1a96c9746
-#   text hash     27bc3d83f898bdc4
+#   content hash  26175675da6c86fd
+#   text hash     a4a7a6492d40f1c2
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca15b20d2a4e9ee0
-#   text hash     8ce06ac392bcdd51
+#   content hash  bcae1d71595be701
+#   text hash     121c8779f3de1031
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1e668d869a7fb7e2
-#   text hash     c23dc6732e54d3c4
+#   content hash  2d81510f273d864c
+#   text hash     3e822c810ead4b73
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  204d6b8aec3456f7
-#   text hash     bedc4a97f822e534
+#   content hash  b58dc6536f35054e
+#   text hash     c76835e02941e032
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

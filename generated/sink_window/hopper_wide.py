@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0421298ea60b277c
-#   text hash     6f64daefb6ab1758
+#   content hash  0bdbff7b2fde33da
+#   text hash     abf53776b321c139
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

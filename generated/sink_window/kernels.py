@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d004ad0a731aa7f0
-#   text hash     d58a5b685cac33c1
+#   content hash  992c58535a7e837d
+#   text hash     23f46182f305520e
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  457cf855481829ca
-#   text hash     b4d5a69be5812604
+#   content hash  cf20883007f30ea6
+#   text hash     1f6fc74bbcd42d2f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

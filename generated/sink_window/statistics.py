@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  54d9ff25939b4937
-#   text hash     072896b9524f5997
+#   content hash  92aa83265b02821e
+#   text hash     a9a66d1cd1649b18
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e26cb4c59c65a99c
-#   text hash     c8b3288e88dd2c7f
+#   content hash  fe16eaa74d8d7e56
+#   text hash     7acf5f721e451e21
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f712bd7d76729dfc
-#   text hash     f0fe6935ec42c96f
+#   content hash  7aea616c2eff5fa3
+#   text hash     3e0f37ef04fde8c5
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

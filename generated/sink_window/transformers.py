@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b46b0f0a5c6d6d82
-#   text hash     4dbefc000bcabefa
+#   content hash  2cc9e2351d2b9c70
+#   text hash     a866ff58452a6afa
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  19ed392b5625773b
-#   text hash     c2ea48a00a05e7ed
+#   content hash  051aaf59563c5f22
+#   text hash     02898a905d67c26e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  78bea24c3422ccd8
-#   text hash     2008bef7d19c1eec
+#   content hash  dcd2330d26d34e12
+#   text hash     1fe07f972a1608cf
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6fb73f8df39c35c3
-#   text hash     8f1f53772c925b67
+#   content hash  ed4a1c4f76094416
+#   text hash     f0d7e9ccd4273de0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2769920b6717aee9
-#   text hash     76acb3ffc5b40363
+#   content hash  7eb8082bb07beb62
+#   text hash     7d07496dbc932089
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f5b0da9767e16b91
-#   text hash     88ab6fe46530ff6f
+#   content hash  e60d91a4897f6a98
+#   text hash     64aec7b83022598a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8909cd08bb3f89e2
-#   text hash     4faa6c65eef670d2
+#   content hash  6caa49a0dd29b7f1
+#   text hash     5588e634aa8666ae
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

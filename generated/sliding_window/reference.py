@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1631e6c20491eed6
-#   text hash     d6dfd9f321709364
+#   content hash  8abc445323c43266
+#   text hash     1f01dbbdf0ec3d21
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

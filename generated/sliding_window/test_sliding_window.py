@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a80d80eeb4bff933
-#   text hash     5269915cc99c0db9
+#   content hash  f7aee5d86e25fe90
+#   text hash     d338c49e12f6713f
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  660adb8c860eb3db
-#   text hash     b86034f3202d3ffc
+#   content hash  900f496fab338bcc
+#   text hash     07195046961de948
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

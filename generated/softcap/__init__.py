@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8be3457702f93bc2
-#   text hash     dec07fdb9ed2105e
+#   content hash  0ecddd083775dbea
+#   text hash     ee4ea5b1d6e62e3b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  853bb0a669cf5c22
-#   text hash     c59674c6bd675e5b
+#   content hash  adf6b2889aae15c8
+#   text hash     117c65019700c156
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

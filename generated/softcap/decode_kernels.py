@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0234e6855e6dd020
-#   text hash     3a09193ed73c8be7
+#   content hash  b0f12d9a8f7a176f
+#   text hash     3bfa5a16ae0a9088
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

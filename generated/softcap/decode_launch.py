@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  140b74b929e8f516
-#   text hash     1f87f353b1883050
+#   content hash  b5c5e402aa5352c6
+#   text hash     e100621acbeb7528
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6a1982deef87b5ab
-#   text hash     6171a6ab174af33d
+#   content hash  04b2eaadb7be6c98
+#   text hash     f08dd41f6418915c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

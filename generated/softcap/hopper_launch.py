@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  76362e00544149a1
-#   text hash     918a3b1a5f00a3be
+#   content hash  a102b2266aa38d72
+#   text hash     64a8c45604dd42d5
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

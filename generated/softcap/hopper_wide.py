@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5326e00010a56847
-#   text hash     6e01738b2fdc1f43
+#   content hash  15cc64e0b8b0d518
+#   text hash     5666e1b3f7e4e7ba
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  696b4e9802bc1ace
-#   text hash     bb25345b7c2f7b20
+#   content hash  2afadcf338423588
+#   text hash     683e1edcfad99a2a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d24912cc749c979
-#   text hash     2cbf6435f780a8c6
+#   content hash  13b13b462539dd86
+#   text hash     53ab5693f37ed266
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

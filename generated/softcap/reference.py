@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3f97166f71c5dfd
-#   text hash     c502a52947115d99
+#   content hash  c65235c3a9723c7c
+#   text hash     8c9b016bad491cc7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

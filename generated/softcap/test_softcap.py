@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d9d05f95b3852be3
-#   text hash     c2d2a7d76b5c352f
+#   content hash  fdd5d82303136cb9
+#   text hash     6c821b0661379bf7
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

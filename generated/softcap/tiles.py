@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e9db8a63df1bbc17
-#   text hash     dee02eb52eb048e2
+#   content hash  b24110fe902ea1d0
+#   text hash     4152a34778d03996
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e53ecf08b7ed5079
-#   text hash     df9fa41f820d95f8
+#   content hash  3d1ed2dc5cf56bd6
+#   text hash     d7ade175faa826b6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

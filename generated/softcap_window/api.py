@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e76cf2666845f930
-#   text hash     04160266526bc235
+#   content hash  07be1064d58ad9b4
+#   text hash     5ad27b56c7964949
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

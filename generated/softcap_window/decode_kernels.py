@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  256b2c44ae795ed8
-#   text hash     5484a5aeb7f1deb9
+#   content hash  84be4d6b63bed639
+#   text hash     1ec037892b3bf3e5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

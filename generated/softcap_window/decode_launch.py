@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6ef9852f6d0f79a4
-#   text hash     a72ca5034994e023
+#   content hash  902ca63fb129ac6d
+#   text hash     34debb20a97eb0a8
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

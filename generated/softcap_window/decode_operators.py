@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  39b39ee6d8815e9b
-#   text hash     7540685fe59e725b
+#   content hash  8b6c159943411d75
+#   text hash     2038df5d6058ccba
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cd765a37631cc0f8
-#   text hash     0800ea4130676548
+#   content hash  e96ab7c195c4639e
+#   text hash     04680bbc42b41744
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b50729c13ba1007a
-#   text hash     5ec1e6779119dc2f
+#   content hash  3998f6ed5e905ca6
+#   text hash     34713054c8cd47d6
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3d2e91823e98eab6
-#   text hash     79bdef989df41ef0
+#   content hash  18162a1ec7175357
+#   text hash     0ebfc207cc7a43ab
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d9be14267684dac5
-#   text hash     035bd520108028dc
+#   content hash  ced1eb0c94bedb15
+#   text hash     828e5ba8e141b68e
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e5c7cd26508517e2
-#   text hash     9a8c705decf882c4
+#   content hash  3ea9f9c2738989c1
+#   text hash     39130abbe2b23a27
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  92cf762ed5495d57
-#   text hash     8912fdfbe6ca4b64
+#   content hash  fca2706b428b3a62
+#   text hash     8ee0acc5a79a86ee
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7f015a5517b21cf
-#   text hash     9a9140b4920c006c
+#   content hash  0899f531d1036105
+#   text hash     e9da449261d2e52b
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  697a5bf59dcc9f63
-#   text hash     a1561faa31295955
+#   content hash  6b9144f5b881597d
+#   text hash     c9f564986a3b68be
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

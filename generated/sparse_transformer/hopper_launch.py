@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85764aca42137db6
-#   text hash     1cb0906da3f53060
+#   content hash  5070ed10c6ecc677
+#   text hash     939eeb141a016027
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

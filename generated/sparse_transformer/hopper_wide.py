@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f16f2d1b995dab50
-#   text hash     1215bf031425197b
+#   content hash  db5ab5f5562c79e8
+#   text hash     fdf8ebcac1108988
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

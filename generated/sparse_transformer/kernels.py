@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc30542c32a91fcf
-#   text hash     9f5908b5f7e4d5ce
+#   content hash  6532a72ea5689e1e
+#   text hash     a09d97e3ab951b0e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

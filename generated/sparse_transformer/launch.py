@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1ff0e0502c479836
-#   text hash     4701d6911bd3d347
+#   content hash  2e87f5f08d4e2300
+#   text hash     edafe87ea1bfc28d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

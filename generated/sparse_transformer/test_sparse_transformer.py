@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  65c79da961f6ff05
-#   text hash     14fc50611f9bba7b
+#   content hash  5cec533c8c3d98b8
+#   text hash     2c5566a2a7ec5daf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  39a59e641a617c56
-#   text hash     82a68c30097685bd
+#   content hash  fee7beac1ba33885
+#   text hash     492c6ec9a4b3e129
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8bf022fa0139d72e
-#   text hash     387618d7abc471ed
+#   content hash  92e8cd50d6fad98d
+#   text hash     4456b4952903e191
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

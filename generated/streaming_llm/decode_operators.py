@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eba29dd4ffd9794f
-#   text hash     94d2bfb5c5b7c160
+#   content hash  493c48248eaf5e93
+#   text hash     5f4e6085d27d11c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

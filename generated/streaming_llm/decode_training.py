@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58d0cf2d6da0ce05
-#   text hash     1ad3cc0fb067e1f2
+#   content hash  912f34e3c1132468
+#   text hash     78e5862ea1b03e98
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

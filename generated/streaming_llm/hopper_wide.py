@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  11809fba5d8d62bb
-#   text hash     df315f4aa2f97be9
+#   content hash  4dfa0a76ce994885
+#   text hash     59595917b6cde555
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

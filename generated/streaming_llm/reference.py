@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f3e30a8c95a6ff1
-#   text hash     9012db7a4e5e3842
+#   content hash  23ff94026f61bf48
+#   text hash     f700fc5a81eab435
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

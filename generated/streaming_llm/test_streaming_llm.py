@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  11254fa2958e08f1
-#   text hash     bdc53622cb5ee87a
+#   content hash  de3343a81d24dd4f
+#   text hash     4fab07b6e0df83d6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

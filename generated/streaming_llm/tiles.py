@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  be5ba6f0063f76bf
-#   text hash     df6b8e135cfba8d1
+#   content hash  38a0a09e151f1254
+#   text hash     42b0283c38475cbf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cac9367bada7ab2d
-#   text hash     776954092adf2bce
+#   content hash  38ed21315b3066b9
+#   text hash     490af2ae853f30f1
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

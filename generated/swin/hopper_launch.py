@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  40a8c253c52aaa70
-#   text hash     a7d8303e22802d17
+#   content hash  45c84cb751b3d3f1
+#   text hash     11f755c55132e8dd
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

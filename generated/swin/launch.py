@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d77246eb78083cd1
-#   text hash     d038d4902778033a
+#   content hash  6e7e6290261ac09c
+#   text hash     0b594cee2cfa15d2
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0c86a072d44fb1e2
-#   text hash     937312123126d2fc
+#   content hash  266877d0bcda201a
+#   text hash     b4cfd952b4a2f740
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  591f68e65d87d47c
-#   text hash     ecab00a7a5340fda
+#   content hash  d666e6db8c282fcf
+#   text hash     889ac1957ab0edea
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

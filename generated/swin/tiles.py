@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5f0404cc1a752076
-#   text hash     190250c60a2987a4
+#   content hash  19a6f82b0d214d8f
+#   text hash     ed46d3b28276fc0f
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

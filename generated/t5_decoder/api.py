@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13a6727d6b1c53d5
-#   text hash     af879e372f67068d
+#   content hash  9a4a05189e170d00
+#   text hash     7f89148b6d0ffa82
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a784a684ea23f7e0
-#   text hash     f93e2cbed9cb9c03
+#   content hash  c5e82327dd8fac29
+#   text hash     7d4c213b91d00125
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac5ebbc2bccd31d2
-#   text hash     cf8721b35535d5ae
+#   content hash  f26e3ac892279b49
+#   text hash     8606eff56be603dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b35305d51f234f10
-#   text hash     c7e39a8dd6a19c4c
+#   content hash  0bfe9407811e03a0
+#   text hash     8c6c19df0d855e0e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  286fbcdbb969bba9
-#   text hash     3337ad77ada7c9fd
+#   content hash  2bc526e9d0698fc1
+#   text hash     d60a6554386e6f48
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -80,8 +80,8 @@ Symbols
     zeros                      the accumulator from which the products for scores and dP start
     free                       for each stage of the buffers, the barrier at which workers report that they are done
     factors                    dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready              for each of these stages, the barrier at which both workers have stored dS, and the
-                               previous shares are read
+    factors_ready              for each of these stages, the barrier at which both workers have stored dS, and all of
+                               the last step is read
     turn                       the current stage of factors
     near, far                  q_pos - k_pos is near - far: near is a constant per register, far one number per thread
     by_distance, by_distance_ptr

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bee7088084ae5d4a
-#   text hash     12699b871c842d64
+#   content hash  d88424170a11584e
+#   text hash     fd8c772124d0cd7a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5041bea126ab593d
-#   text hash     da8781612705af34
+#   content hash  20666de09d7e13e8
+#   text hash     0c7ffeb0ec5e7f24
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7d53f97e55c3070
-#   text hash     80a2736f2eba3e7f
+#   content hash  0a318828b3168911
+#   text hash     80ad85ed606a9883
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a2bf5aa293ad2a5
-#   text hash     8858d2aa8eed080f
+#   content hash  53a657ee570b1244
+#   text hash     a9d7fc336fffce60
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

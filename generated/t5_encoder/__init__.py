@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2653152ad285ceee
-#   text hash     a9319f6456d363a8
+#   content hash  15998c95166711d3
+#   text hash     1c17a2f892f7479f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

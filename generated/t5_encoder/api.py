@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  67590abf1599e264
-#   text hash     5088881390a8abe9
+#   content hash  be766d7b8d9e4092
+#   text hash     36308c3fe0cbedd1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  673d0cb2ec622dfd
-#   text hash     da4867a4c6c52631
+#   content hash  655c31db0269b378
+#   text hash     668eb79f64d9ad81
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -80,8 +80,8 @@ Symbols
     zeros                      the accumulator from which the products for scores and dP start
     free                       for each stage of the buffers, the barrier at which workers report that they are done
     factors                    dS as workers exchange it, [BLOCK_M, 64] per stage and worker
-    factors_ready              for each of these stages, the barrier at which both workers have stored dS, and the
-                               previous shares are read
+    factors_ready              for each of these stages, the barrier at which both workers have stored dS, and all of
+                               the last step is read
     turn                       the current stage of factors
     by_distance, by_distance_ptr
                                part of the scores by the distance from key to query: a row for each head; distance 0 is

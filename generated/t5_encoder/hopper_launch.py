@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0347b952d8e8f39c
-#   text hash     c134c4f96df60b03
+#   content hash  a1f6d005b976d7d3
+#   text hash     847811c6a97f1571
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

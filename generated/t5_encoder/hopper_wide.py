@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  97c667009c8638d1
-#   text hash     583c7ebcf5663c60
+#   content hash  346530c6512fd63e
+#   text hash     27bd6d4fdc82cdea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

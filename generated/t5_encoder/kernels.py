@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c6662c1178fcdb6c
-#   text hash     1d74d9a042a7ce18
+#   content hash  b85d318b9f634d54
+#   text hash     396be9a770e9916b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e26779c426df3ed7
-#   text hash     7dd08f026d6aa87b
+#   content hash  a871e2340a06f4e3
+#   text hash     360b1a64e4e82590
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

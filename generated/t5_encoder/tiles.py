@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71655ec9a77767cd
-#   text hash     466a4dcd223d9603
+#   content hash  72f0516fc196194d
+#   text hash     6901cf812a5a4ebc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

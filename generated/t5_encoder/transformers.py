@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5496c267be6dfe84
-#   text hash     727707c550a888b1
+#   content hash  93fdc9ee54c2cb4b
+#   text hash     c384f9d1e8665060
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

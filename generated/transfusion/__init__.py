@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bd1b3d98f48376
-#   text hash     5147bde6d7b4c3a7
+#   content hash  bff3075a4ff34e1d
+#   text hash     a51833b678a36176
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

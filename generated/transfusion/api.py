@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1a476bc38a4933a3
-#   text hash     c2576b1e6d76e02a
+#   content hash  d22aca8b7c784a58
+#   text hash     b97b50a9fd5a6812
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce2bbe63422d3c74
-#   text hash     c30db74d2e6aacd9
+#   content hash  6b6d77de23adc0ca
+#   text hash     6b3a66371d0ecb0c
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5a834ab618e755e2
-#   text hash     988d5cdafa7a715e
+#   content hash  962b0b93653767fa
+#   text hash     1f6782c63d5b5bd4
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5ed3af75e9a514eb
-#   text hash     7c32ed5f71f02b69
+#   content hash  fa4c75fb522054c5
+#   text hash     30cb823a9ea47cf6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

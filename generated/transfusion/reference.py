@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ad6d023e0c5f13a
-#   text hash     7426a5768c892347
+#   content hash  0f582f932dc6deea
+#   text hash     e2562edec4170912
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  11cf8278a840253b
-#   text hash     7c9c472cea58d4f2
+#   content hash  400afe15a97b481f
+#   text hash     69d3ebaf2b1bfc21
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

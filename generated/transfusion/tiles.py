@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f3cd370c4c0b3410
-#   text hash     5d411b2d09a304cd
+#   content hash  393b93b357e43729
+#   text hash     22ab6187985fccbe
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

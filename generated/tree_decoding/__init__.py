@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2d9bfc31a0feb749
-#   text hash     719c08876af8b141
+#   content hash  015b5cb539f9b4ac
+#   text hash     cc8bc08cb7a0a470
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bd06ede29a7a3fca
-#   text hash     7a5b8a6d04fd09af
+#   content hash  cee95c86485c07c1
+#   text hash     40e4742a95b2afd2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f571c7e0aabb7092
-#   text hash     1bec8b8924c4b6b2
+#   content hash  8e625f0d434036ef
+#   text hash     473271e4c89b6ac1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cacc74563791904d
-#   text hash     b3416c00e9e68304
+#   content hash  5af93b9a537668aa
+#   text hash     f39af7f3a8b443d8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  551e4aa124294645
-#   text hash     fe2b421cdcbfa1f3
+#   content hash  0c2d8cfc5bc89764
+#   text hash     cad09ba0f29919ec
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

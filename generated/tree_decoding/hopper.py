@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  91edcf931b25fa56
-#   text hash     cdb6d2c8c29a1837
+#   content hash  ea8d855b7cd8301e
+#   text hash     a9e912d39ed05ff8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

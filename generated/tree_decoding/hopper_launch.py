@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  708c957ead98bd7e
-#   text hash     9556f7002d7211a1
+#   content hash  ad80b877605ce11d
+#   text hash     bca8ca223c2d6fe3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  953d18559cf7f20e
-#   text hash     8e2c8f5b2ecfa0ee
+#   content hash  eb844b7fd0477127
+#   text hash     6b6f329064e2a983
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

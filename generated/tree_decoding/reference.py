@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f3a27a881eb0018d
-#   text hash     0acb3b7982b682dd
+#   content hash  add218eb0ebe4a7e
+#   text hash     2326b606eefba724
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

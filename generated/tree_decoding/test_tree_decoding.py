@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f723f6baa8da4887
-#   text hash     9674f8e8f839e1f6
+#   content hash  185a26fef3501ff0
+#   text hash     95e147b6078f76b7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -591,7 +591,7 @@ def test_values_of_pairs_of_any_type_and_order_are_read(permuted: bool, dtype: t
     out, lse = package.attention(*call.operands, bias=bias, return_lse=True)
     truth, known = package.reference(*call.operands, bias=bias.float())
     assert max(apart(out, truth), apart(lse, known)) < CLOSE
-    assert package.emulation.launched.count("hopper.forward") == 1
+    assert ("hopper.forward" in package.emulation.launched) == (dtype == torch.float16)
 
 
 @pytest.mark.parametrize(("name", "strength"), [("alibi", 1), ("log_decay", 30), ("causal", 1)])

@@ -10,6 +10,8 @@ from attnforge.language import spec
 from attnforge.plan import plan
 from attnforge.plan.plan import Plan
 from attnforge.plan.statements import lines
+from attnforge.render import render
+from attnforge.source import resources
 
 HEADS, TABLE = "[head]", "[head, 9]"
 BY_HEAD = 'score: [{expr: "score + x"}]'
@@ -65,6 +67,24 @@ def test_learned_inputs_may_be_given(terms: str, axes: str, more: tuple[str, ...
     hopper = planned(terms, axes, *more).hopper
     assert hopper
     assert (hopper.backward is not None) == has
+
+
+@pytest.mark.parametrize("beside", ["", "relative_bias, ", "alibi, "])
+def test_shared_memory_holds_no_values_of_pairs_beside_wide_heads(beside: str) -> None:
+    found = planned(f'score: [{beside}{{expr: "score + x"}}]', "[head, query, key]", "grad: true")
+    assert found.hopper and found.hopper.backward and found.hopper.wide is None
+    for table in (found.tables.hopper, found.tables.faster):
+        assert {its: [*sizes] for its, sizes in table.items()} == {"forward": [64, 128], "backward": [64, 128]}
+
+
+@pytest.mark.parametrize(("terms", "other"), [("bias", True), ("alibi", True), ("relative_bias", False)])
+def test_decoding_tells_which_target_has_the_bits_of_training(terms: str, other: bool, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: mine\nmask: [causal]\nscore: [{terms}]\nexports: [decode]\n")
+    files = render.render(spec.load(path, terms=resources.terms_for(path)))
+    said, done = " ".join(files["decode.py"].split()), files["decode_training.py"]
+    assert ("ATTNFORGE_TARGET is portable or hopper for both" in said) != other
+    assert ("with runtime.portable():" in done) == other
 
 
 def test_inputs_that_raise_scores_add_their_gradients_up() -> None:

@@ -177,7 +177,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "factors", "dS as workers exchange it, [BLOCK_M, 64] per stage and worker"
     yield (
         "factors_ready",
-        "for each of these stages, the barrier at which both workers have stored dS, and the previous shares are read",
+        "for each of these stages, the barrier at which both workers have stored dS, and all of the last step is read",
     )
     yield "turn", "the current stage of factors"
     yield "distance", "how far each key is before each query, q_pos - k_pos"

@@ -77,9 +77,12 @@ class Hopper:
         return CommonValues()
 
     @property
-    def bits_of_tiles(self) -> bool:
-        """True if a row's bits depend on its tile, as distances that terms add count from there."""
-        return self.added is not None and self.added.kind == "distances"
+    def other_bits(self) -> bool:
+        """True if rows of a call that leaves rows out may have other bits here than those of other calls.
+
+        Distances that terms add count from a row's tile, and values of pairs take such calls to portable kernels.
+        """
+        return bool(self.pairs) or (self.added is not None and self.added.kind == "distances")
 
     @property
     def weight(self) -> Weight:
@@ -89,10 +92,10 @@ class Hopper:
     @property
     def kind(self) -> str:
         """The name of a row of tiles.yaml for what they do in place of evaluating terms; "" if there is none."""
-        if self.by_distance:
-            return f"tabled_{self.shared.analysis.by_query.weight}"
         if self.pairs:
             return "paired"
+        if self.by_distance:
+            return f"tabled_{self.shared.analysis.by_query.weight}"
         return self.added.kind if self.added and self.weight != "drawn" else ""  # dropout is measured by itself
 
     @cached_property

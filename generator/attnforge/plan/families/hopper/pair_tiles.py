@@ -142,14 +142,9 @@ class PairTiles:
         )
 
     @property
-    def copies(self) -> tuple[str, ...]:
-        """The host's text of whether tiles can be copied: they begin on 16-byte boundaries unless rows are left out."""
-        return ("entries is None",) if self else ()
-
-    @property
     def fits(self) -> tuple[str, ...]:
-        """The host's texts of whether the backward pass can read tiles, and has room for them."""
-        return (*self.copies, *((f"{self.input.name}.element_size() == 2",) if self else ()))
+        """The host's texts of whether tiles can be copied, as they begin on 16-byte boundaries, and there is room."""
+        return ("entries is None", f"{self.input.name}.element_size() == 2") if self else ()
 
     @property
     def of_scores(self) -> str:

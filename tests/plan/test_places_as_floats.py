@@ -19,7 +19,7 @@ def planned(name: str) -> plan.Plan:
     return plan.build(spec.load(path, terms=resources.terms_for(path)))
 
 
-@pytest.mark.parametrize("name", ["alibi", "bloom", "mpt"])
+@pytest.mark.parametrize("name", ["alibi", "bloom", "kerple", "mpt"])
 def test_steps_make_floats_of_positions_once(name):
     made = planned(name)
     for terms in (made.by_query, made.by_key):
@@ -36,7 +36,7 @@ def test_scores_tell_distances_by_them():
     assert not made.by_query.guarded
 
 
-@pytest.mark.parametrize("name", ["shaw", "dilated_window", "t5_decoder", "kerple"])
+@pytest.mark.parametrize("name", ["shaw", "dilated_window", "t5_decoder"])
 def test_where_no_float_is_made_of_a_distance_there_are_none(name):
     made = planned(name)
     for terms in (made.by_query, made.by_key):

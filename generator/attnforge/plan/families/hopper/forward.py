@@ -320,17 +320,20 @@ class Forward:
         return (Statement("below", value),)
 
     @property
-    def _first_taken(self) -> tuple[str, ...]:
-        """The arguments for the first tile of keys of a walk."""
+    def _always_taken(self) -> tuple[str, ...]:
+        """The arguments for every tile of keys of a walk."""
         dropout = (bundle.name for bundle in self.dropout.bundle)
-        own = (*targets(self._begun), *dropout, *_FIXED)
-        return ("at", "m", *self._followed, "l", *_RUNNING, *own, *(_TURNS if self.pairs else ()))
+        return ("m", *self._followed, "l", *_RUNNING, *targets(self._begun), *dropout, *_FIXED)
+
+    @property
+    def _first_taken(self) -> tuple[str, ...]:
+        """The arguments for the first tile."""
+        return ("at", *self._always_taken, *(_TURNS if self.pairs else ()))
 
     @property
     def _taken(self) -> tuple[str, ...]:
         """The arguments for each further tile."""
-        at, *more = (name for name in self._first_taken if name not in _TURNS)
-        return (at, "visits", "acc", "packed", *more, "WEIGHTS", *_TURNS)
+        return ("at", "visits", "acc", "packed", *self._always_taken, "WEIGHTS", *_TURNS)
 
     @property
     def _begin_comes(self) -> tuple[Statement, ...]:

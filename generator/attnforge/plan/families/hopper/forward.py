@@ -19,14 +19,14 @@ from ..portable import in_groups, rows_of_keys
 from . import by_distance, copies, steady_rows, tile_order
 from .additions import Added
 from .dropout import Dropout
-from .pair_tiles import PairTiles
+from .handed import KEYS_OF_SCORES, Handed
 from .scores import scaled
 from .tile_order import Order
-from .vectors import BEGIN_READY, ENOUGH, IN_LINE, READY, Vector, hand_on, taken, vectors, wait
 from .walk import Walk
 
 _STAGED = ("STAGES", "Q_STAGES")
-_ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
+_ROWS_OF_SCORES = "gl.SliceLayout(1, SCORES)"
+_TILES = ("q_desc", "k_desc", "v_desc")
 _TURNS = ("WORKERS", "WORKER")
 _RUNNING = ("q_tile", "k_start", "buffers")
 _FIXED = ("terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
@@ -56,30 +56,9 @@ class Forward:
         return self.shared.storage.cut
 
     @cached_property
-    def vectors(self) -> tuple[Vector, ...]:
-        """The values of each key that steps read, apart from the addend where its scores start."""
-        return vectors(self.terms, ("mask",) if self.added else ("step", "mask"))
-
-    @cached_property
-    def pairs(self) -> PairTiles:
-        """The values of pairs that steps read from tiles of their own."""
-        return PairTiles(self.shared, "k")
-
-    @property
-    def begin(self) -> tuple[Vector, ...]:
-        """The addend where the scores of each key start, if it is not 0."""
-        return (self.added.begin,) if self.added else ()
-
-    @cached_property
-    def handed(self) -> tuple[Vector, ...]:
-        """All values of each key that the loader passes on."""
-        return (*self.begin, *self.vectors)
-
-    @cached_property
-    def read(self) -> tuple[Statement, ...]:
-        """The statements with which it reads those values for a tile."""
-        loads = (*self.terms.loads("step"), *self.terms.loads("mask"))
-        return needed((*loads, *(vector.read for vector in self.begin)), (vector.name for vector in self.handed))
+    def handed(self) -> Handed:
+        """What the loading warp passes on to workers besides keys and values."""
+        return Handed(self.shared, self.added)
 
     @cached_property
     def order(self) -> Order:
@@ -106,7 +85,7 @@ class Forward:
             Parameter("lse_ptr", "*fp32", "lse", written=True),
             *p.sizes(),
             *p.storage.aligned(),
-            *self.pairs.parameters(p.given(self.terms)),
+            *self.handed.pairs.parameters(p.given(self.terms)),
             *p.skipped("q"),
             *p.sunk(),
             *p.dropped(),
@@ -144,7 +123,7 @@ class Forward:
 
     def _own(self, *measured: str) -> tuple[str, ...]:
         """A step's arguments for a tile, after the `measured` ones that its weights are relative to."""
-        return (*measured, "l", "score", "k_start", *(vector.tile for vector in self.vectors), *self.pairs.tile)
+        return (*measured, "l", "score", "k_start", *self.handed.tiles)
 
     @cached_property
     def loops(self) -> Loops:
@@ -171,9 +150,9 @@ class Forward:
         loads += by_distance.placed(terms, "WORKER * 64")
         loads += (*programs.drawn(a), *self.dropout.first_query)
         own = needed(loads, {"row"} | reads((*self.walk.range, *packed, *start, *self._begun)))
-        lengths = needed(loads, reads((*self.loops.range, *self.read)))
+        lengths = needed(loads, reads((*self.loops.range, *self.handed.read)))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"), a.rescale)}
-        loaded = reads((*lengths, *self.loops.range, *self._load_keys, *self.read))
+        loaded = reads((*lengths, *self.loops.range, *self._load_keys, *self.handed.read))
         kept = steady_rows.blocks(a, scale, self.steady)
         worked = reads((*cleared, *own, *kept["grows"], *start, *packed, *self.walk.range))
         copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
@@ -194,7 +173,7 @@ class Forward:
             "lengths",
             parts,
             reads(entered) | loaded | order.read,
-            (*order.given, "queries", "buffers", "q_desc", "k_desc", "v_desc", *self.pairs.descriptors, "v_come"),
+            (*order.given, "queries", "buffers", *_TILES, *self.handed.pairs.descriptors, "v_come"),
             fixed,
             ("WORKERS",),
         )
@@ -204,9 +183,6 @@ class Forward:
             "scored": (*self.step.unpacked, *self._keys(), *self._scored()),
             "scored_on": (*self.step.unpacked, *self._keys(masked=False), *self._scored(_AT_ONCE)),
             "below": self._below,
-            "begin_comes": self._begin_comes,
-            "first_vectors": self._vectors_come("True"),
-            "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
             "pivot": steady_rows.pivot(p.spec),
             **kept,
@@ -223,19 +199,10 @@ class Forward:
             "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle, *order.counted),
             "load_enter": entered,
             "load_own": (*lengths, *(bundle.packed for bundle in self._loaded)),
-            "keys_read": (*self._loaded, *IN_LINE, *self.read) if self.handed else (),
-            "begin_stored": hand_on(BEGIN_READY, self.begin),
-            **self.pairs.blocks,
-            "vectors": hand_on(READY, self.vectors),
+            **self.handed.blocks(self._loaded),
             "values": copies.values(p),
             **tile_order.loads(self.walk.spanned, self._load_keys, self.cut or self.walk.spans > 1),
-            "buffers": (
-                *((ENOUGH,) if self.vectors else ()),
-                *(Statement(barriers, "barriers(STAGES, 1)") for barriers in self._barriers),
-                *(vector.made for vector in self.handed),
-                *self.pairs.blocks["pairs_made"],
-                copies.arrival(p, "v_come"),
-            ),
+            "buffers": (*self.handed.made, copies.arrival(p, "v_come")),
             "packed": (work.bundle.packed, load.bundle.packed, *packs),
             **order.blocks,
         }
@@ -248,9 +215,9 @@ class Forward:
             "weigh_on_takes": ", ".join(self._steadily_taken) if self.steady else "",
             "twice": "True" if self.steady and not self.cut else "",
             "scale_log2": scale,
-            "adds": str(bool(self.begin)),
+            "adds": str(bool(self.added)),
             "rescale": a.rescale,
-            "vectors": "".join(f", {name}" for name in self._buffers),
+            "vectors": "".join(f", {name}" for name in self.handed.buffers),
             "takes": ", ".join((*self._taken, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),
@@ -284,7 +251,7 @@ class Forward:
         of_masks = {"k_pos"} | reads((*self._loads("mask"), *self.terms.visible(apart=True)))
         read = reads((*self._loads("step"), *self._score)) | (of_masks if masked else set())
         found = needed(programs.rows("k"), read)
-        value = f"k_start + gl.arange(0, BLOCK_N, {_KEYS_OF_SCORES})"
+        value = f"k_start + gl.arange(0, BLOCK_N, {KEYS_OF_SCORES})"
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
 
     @property
@@ -315,7 +282,7 @@ class Forward:
     def _below(self) -> tuple[Statement, ...]:
         """The initial accumulator of a score product."""
         value = "gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)"
-        for vector in self.begin:
+        for vector in self.handed.begin:
             value = f"q_added[:, None] + gl.expand_dims({vector.tile}.load(gl.SliceLayout(0, SCORES)), 0)"
         return (Statement("below", value),)
 
@@ -328,58 +295,30 @@ class Forward:
     @property
     def _first_taken(self) -> tuple[str, ...]:
         """The arguments for the first tile."""
-        return ("at", *self._always_taken, *(_TURNS if self.pairs else ()))
+        return ("at", *self._always_taken, *(_TURNS if self.handed.pairs else ()))
 
     @property
     def _taken(self) -> tuple[str, ...]:
         """The arguments for each further tile."""
         return ("at", "visits", "acc", "packed", *self._always_taken, "WEIGHTS", *_TURNS)
 
-    @property
-    def _begin_comes(self) -> tuple[Statement, ...]:
-        """The statements that wait for a tile's addends, and find them."""
-        return (wait(BEGIN_READY), *(vector.at_hand for vector in self.begin)) if self.begin else ()
-
-    @property
-    def _barriers(self) -> tuple[str, ...]:
-        """The names of the barriers that workers wait for, besides those of keys and values."""
-        return (*((BEGIN_READY,) if self.begin else ()), *((READY,) if self.vectors else ()))
-
-    @property
-    def _buffers(self) -> tuple[str, ...]:
-        """The names of what loader and workers share besides the buffers of keys and values."""
-        return (*self._barriers, *(vector.buffer for vector in self.handed), *self.pairs.buffers)
-
     def _loads(self, site: Site) -> tuple[Statement, ...]:
         """A step's loads of the values that terms read."""
-        if self.added and site == "step":
-            return ()
-        loads = (*self.pairs.read(self.terms.loads(site)), *(by_distance.loads(self.terms) if site == "step" else ()))
-        return tuple(map(_shaped, taken(loads, self.vectors, _KEYS_OF_SCORES)))
-
-    def _vectors_come(self, mixed: str) -> tuple[Block, ...]:
-        """The statements that wait for a tile's values of keys, and find them; masks need them in mixed tiles only."""
-        if not self.vectors:
-            return ()
-        scored = {load.target for load in self._loads("step")}
-        always = mixed == "True" or any(vector.name in scored for vector in self.vectors)
-        return (wait(READY) if always else Branch(mixed, (wait(READY),)), *(vector.at_hand for vector in self.vectors))
+        return tuple(map(_shaped, self.handed.loads(site)))
 
     @property
     def _loaded(self) -> tuple[Bundle, ...]:
         """The loader's arguments for reading values of keys, as one tuple, if it passes any on."""
-        known = {*targets(self.read), "k_pos", *self._load_keys_takes}
-        passed = self.terms.passed(reads(self.read), known, ("q_first", "scale"))
-        return (Bundle("terms", passed, packs=False),) if self.handed else ()
+        return self.handed.given(self._load_keys_takes)
 
     @property
     def _load_keys_takes(self) -> tuple[str, ...]:
         storage = self.shared.storage
         place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
-        terms = ("terms",) if self.handed else ()
+        terms = ("terms",) if self.handed.keys else ()
         given = (*storage.told, "k_len", "ends", "v_come", "k_desc", "v_desc", "buffers", "STAGES", "BLOCK_N")
         known = ("at", "k_start", *terms, *sorted(place), *given)
-        return (*known, *self.pairs.taken(known))
+        return (*known, *self.handed.pairs.taken(known))
 
     @property
     def _load_keys(self) -> tuple[Block, ...]:

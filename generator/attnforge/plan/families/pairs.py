@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...expressions.inputs import HEAD_AXES, Input
-from .. import latent, programs, softmax, visibility
+from .. import programs, softmax, visibility
 from ..access import CASTS, Access
 from ..kernel_terms import KernelTerms
 from ..parameters import Kernel, Parameter
@@ -14,6 +14,7 @@ from ..sides import SIDE_OF
 from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
 from .family import Pair
 from .partition import numbers_first
+from .recomputed import SCORES, ds
 
 
 def kernel(p: SharedParameters, access: Access) -> Pair:
@@ -31,7 +32,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
     place = f"{total.name}_ptr + place[:, None] * k_total + k_pos[None, :]"
     keep: tuple[Block, ...] = ()
-    scores = "[BLOCK_M, BLOCK_N]"
+    loads = tuple(load for load in terms.loads("step") if load.target != access.name)
     if terms.spec.masks:
         keep = (
             *terms.loads("mask"),
@@ -40,26 +41,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
             *terms.guarded,
         )
     body: tuple[Block, ...] = (
-        *programs.tile(a, "q", "q", "BLOCK_D"),
-        *programs.tile(a, "k", "k", "BLOCK_D"),
-        Statement(
-            "score",
-            f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}",
-            label=scores,
-        ),
-        *latent.scored_at_once(a),
-        *(load for load in terms.loads("step") if load.target != access.name),
-        *terms.inward,
-        Statement("row_base", p.storage.head_rows),
-        Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
-        Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])", label=scores),
-        *keep,
-        *programs.tile(a, "dout", "q", "BLOCK_DV"),
-        *programs.tile(a, "v", "k", "BLOCK_DV"),
-        Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)", label=scores),
-        *softmax.passed_back(terms, softmax.kept_anywhere(terms)),
-        Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
-        Statement("ds", "p * (dp - delta[:, None])", label=scores),
+        *ds(p, terms, loads, keep, softmax.passed_back(terms, softmax.kept_anywhere(terms))),
         Statement("before", total.name),
         *terms.outward,
         Branch("entries_ptr is not None", (Statement(total.name, f"tl.where(inside, {total.name}, before)"),)),
@@ -70,8 +52,8 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
         body = (*visited, visits, Branch("visits", body))
     shared, own_b = _sharing(given)
-    numbers, loads = numbers_first(terms, terms.loads("program"))
-    inner = (*needed((*a.key_head, *loads), reads(body)), *body)
+    numbers, of_program = numbers_first(terms, terms.loads("program"))
+    inner = (*needed((*a.key_head, *of_program), reads(body)), *body)
     rows = (a.begin, *programs.rows("q"), *programs.rows("k"))
     sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
     met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
@@ -105,7 +87,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
         blocks={
             "opened": (*shared, *needed((*numbers, *a.scaled), reads(inner))),
-            "start": (*serving(terms.readers(access), (_own_values(terms, access),)), *programs.zeros(terms, scores)),
+            "start": (*serving(terms.readers(access), (_own_values(terms, access),)), *programs.zeros(terms, SCORES)),
             "visit": (Loop("i", "0", "batches * heads", each),),
             "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
         },
@@ -125,7 +107,7 @@ def _own_values(terms: KernelTerms, access: Access) -> Statement:
         (stride,) = (name for name, axis in terms.strides(given).items() if SIDE_OF.get(axis.kind) == side)
         sides.append(f"own_{side}_start + tl.arange(0, {block}), {stride}, {side}_total")
     value = f"load_pairs({' + '.join(places)}, {', '.join(sides)}){CASTS[given.dtype]}"
-    return Statement(access.name, value, shape="[BLOCK_M, BLOCK_N]")
+    return Statement(access.name, value, shape=SCORES)
 
 
 def _sharing(given: Input) -> tuple[tuple[Statement, ...], str]:

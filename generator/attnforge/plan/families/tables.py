@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...expressions import by_distance
 from ...expressions.tree import Node
-from .. import latent, positions, programs, softmax, visibility
+from .. import positions, programs, softmax, visibility
 from ..access import Access
 from ..analysis import Analysis
 from ..kernel_terms import KernelTerms, Sum
@@ -20,6 +20,7 @@ from ..parameters import Kernel, Parameter
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Loop, Statement, needed, reads, serving
 from .family import Tables
+from .recomputed import SCORES, ds
 
 
 def build(p: SharedParameters) -> Tables | None:
@@ -66,30 +67,16 @@ def _reads(access: Access, *names: str) -> bool:
 
 def _kernel(p: SharedParameters, terms: KernelTerms, *, by_head: bool) -> Kernel:
     """The kernel, whose programs own a tile of queries and a share of the batch entries, of one head or of all."""
-    a, scores = p.analysis, "[BLOCK_M, BLOCK_N]"
+    a = p.analysis
     begin = Statement(positions.BEGIN, "k_len - q_len")
     rows = (*a.key_head, begin, *programs.rows("q"), *a.scaled)
     own, of_entry, varying = _split((*rows, *terms.loads("program")), {"b"} if by_head else {"b", "h"})
     fixed, loaded, varying = _split((*programs.rows("k"), *terms.loads("step"), *terms.loads("mask")), varying)
     keep, hidden = visibility.of_keys(terms), Statement("p", "tl.where(keep, p, 0.0)")
     by_entry = not varying.isdisjoint(reads(keep))
+    masked = (*keep, hidden, *terms.guarded) if by_entry else ()
     body: tuple[Block, ...] = (
-        *programs.tile(a, "q", "q", "BLOCK_D"),
-        *programs.tile(a, "k", "k", "BLOCK_D"),
-        Statement("score", f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}", label=scores),
-        *latent.scored_at_once(a),
-        *loaded,
-        *terms.inward,
-        Statement("row_base", p.storage.head_rows),
-        Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
-        Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])", label=scores),
-        *((*keep, hidden, *terms.guarded) if by_entry else ()),
-        *programs.tile(a, "dout", "q", "BLOCK_DV"),
-        *programs.tile(a, "v", "k", "BLOCK_DV"),
-        Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)", label=scores),
-        *softmax.passed_back(terms),
-        Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)", shape="[BLOCK_M]"),
-        Statement("ds", "p * (dp - delta[:, None])", label=scores),
+        *ds(p, terms, loaded, masked, softmax.passed_back(terms)),
         *terms.outward,
     )
     place = "share + j * shares"
@@ -97,7 +84,7 @@ def _kernel(p: SharedParameters, terms: KernelTerms, *, by_head: bool) -> Kernel
     each = (found, *needed(of_entry, reads(body)), *body)
     many = "all_batches" if by_head else "all_batches * Hq"
     step: tuple[Block, ...] = (
-        *programs.zeros(terms, scores),
+        *programs.zeros(terms, SCORES),
         Loop("j", "0", f"tl.cdiv({many} - share, shares)", each),
         *(block for total in terms.learned for block in _added(terms, total, () if by_entry else _hidden(total))),
     )

@@ -279,13 +279,17 @@ class KernelInputs:
         return CASTS["bool"] if given.dtype == "bool" else ""
 
     def _pair(self, access: Access) -> list[Statement]:
+        return [Statement(access.name, self.pairs_of(access), shape=self._shape({"q", "k"}))]
+
+    def pairs_of(self, access: Access, keys: str = "") -> str:
+        """Text of the load of a tile's values of pairs, if not of all then of so many `keys`."""
         given, sides = access.input, []
         for kind, place in (("query", "row"), ("key", "k_pos")):
             axis = next(axis for axis in given.axes if axis.kind == kind)
-            sides.append(f"{axis.place(place)}, {given.name}_stride_{kind}, {entries_along(axis)}")
+            count = (keys if kind == "key" else "") or entries_along(axis)
+            sides.append(f"{axis.place(place)}, {given.name}_stride_{kind}, {count}")
         down, across = sides if self.down == "q" else sides[::-1]
-        value = f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"
-        return [Statement(access.name, value, shape=self._shape({"q", "k"}))]
+        return f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"
 
     def _entry(self, access: Access) -> list[Statement]:
         given, places = access.input, []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -16,8 +15,6 @@ from ..sides import Side
 from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
 from . import pairs, tables
 from .family import Family, Kernels
-
-_KEYS = re.compile(r"\bk_len\b")
 
 
 @dataclass(frozen=True)
@@ -101,14 +98,12 @@ def _step_loads(p: SharedParameters, terms: KernelTerms) -> tuple[Statement, ...
 
     A mask that differs from key to key would have each loaded by itself.
     """
-    pairs = (access for access in terms.accesses if access.form == "pair" and access.input.dtype == "float")
-    whole = {access.name for access in pairs if not any(axis.divided for axis in access.input.axes)}
     if p.analysis.joined or p.storage.cut:
         return terms.loads("step")
-    return tuple(
-        replace(load, value=_KEYS.sub("k_len if mixed else None", load.value)) if load.target in whole else load
-        for load in terms.loads("step")
-    )
+    pairs = (access for access in terms.accesses if access.form == "pair" and access.input.dtype == "float")
+    whole = (access for access in pairs if not any(axis.divided for axis in access.input.axes))
+    values = {access.name: terms.pairs_of(access, "k_len if mixed else None") for access in whole}
+    return tuple(replace(load, value=values.get(load.target, load.value)) for load in terms.loads("step"))
 
 
 def in_groups(p: SharedParameters, own: Side, walked: str) -> str:

@@ -126,6 +126,5 @@ def _interval(lo: Node | None, hi: Node | None) -> str:
 
 def _first_named(node: Node) -> Node:
     """The expression with the position of the first query under the name that it has in intervals."""
-    if node == positions.FIRST:
-        return dataclasses.replace(node, value="first")
-    return dataclasses.replace(node, args=tuple(map(_first_named, node.args)))
+    first = dataclasses.replace(positions.FIRST, value="first")
+    return node.replaced(lambda n: first if n == positions.FIRST else None)

@@ -33,6 +33,10 @@ def _by_distance(node: Node, known: Callable[[Node], bool]) -> bool:
 
 def at_distance(node: Node) -> Node:
     """An expression with `distance` in place of differences of positions; a part has no other positions left."""
+    return node.replaced(_at_distance)
+
+
+def _at_distance(node: Node) -> Node | None:
     if node.op in COMPARISONS and {arg.type for arg in node.args} == {"int"}:
         left, right = node.args
         times, rest = _apart(linear(left) - linear(right))
@@ -42,7 +46,7 @@ def at_distance(node: Node) -> Node:
         times, rest = _apart(linear(node))
         if times:
             return (atom(DISTANCE) * times + linear(at_distance(rest.node()))).node()
-    return dataclasses.replace(node, args=tuple(map(at_distance, node.args)))
+    return None
 
 
 def _apart(form: Linear) -> tuple[int, Linear]:

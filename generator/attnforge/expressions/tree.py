@@ -20,8 +20,9 @@ an `and` of two comparisons, `and` and `or` take two arguments (more are nested)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Type = Literal["int", "float", "bool"]
@@ -50,6 +51,14 @@ class Node:
         for arg in self.args:
             yield from arg.inside_out()
         yield self
+
+    def replaced(self, other: Callable[[Node], Node | None]) -> Node:
+        """The expression with `other` nodes in place of those for which there is one; nothing below these changes."""
+        found = other(self)
+        if found is not None:
+            return found
+        args = tuple(arg.replaced(other) for arg in self.args)
+        return self if all(map(operator.is_, args, self.args)) else replace(self, args=args)
 
     @property
     def extent(self) -> tuple[int, int]:

@@ -93,9 +93,7 @@ def made_divisors(spec: Spec) -> tuple[tuple[str, str], ...]:
 
 def of_numbers(node: Node) -> Node:
     """An expression with its inputs as options: at the start of a call, inputs without axes are Python numbers too."""
-    if node.op == "input":
-        return Node("option", (), node.value, node.type)
-    return replace(node, args=tuple(map(of_numbers, node.args)))
+    return node.replaced(lambda n: Node("option", (), n.value, n.type) if n.op == "input" else None)
 
 
 def _arguments(spec: Spec) -> Iterable[Argument]:

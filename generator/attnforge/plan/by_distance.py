@@ -270,7 +270,7 @@ def _of(p: SharedParameters, parts: tuple[Part, ...]) -> ByDistance | None:
     if not parts:
         return None
     read = {part.node: part.read for part in parts}
-    scores = tuple(dataclasses.replace(term, score=_replaced(term.score, read)) for term in p.spec.scores)
+    scores = tuple(dataclasses.replace(term, score=term.score.replaced(read.get)) for term in p.spec.scores)
     inputs = tuple(Input(part.name, (Axis("head"), Axis("distance"))) for part in parts)
     partials = {x.access: x for part in parts for x in part.partials if x.access.form == "entry"}
     entries = tuple(Entries(x, _alone(p.spec, _node(access))) for access, x in partials.items())
@@ -302,12 +302,6 @@ def _alone(spec: Spec, node: Node) -> Spec:
     """A spec whose only score term is an expression of distances."""
     term = ScoreTerm("", by_distance.at_distance(node))
     return _reduced(dataclasses.replace(spec, masks=(), scores=(term,)))
-
-
-def _replaced(node: Node, read: dict[Node, Node]) -> Node:
-    if node in read:
-        return read[node]
-    return dataclasses.replace(node, args=tuple(_replaced(arg, read) for arg in node.args))
 
 
 def _inputs(spec: Spec) -> tuple[str, ...]:

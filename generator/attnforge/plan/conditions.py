@@ -6,7 +6,6 @@ are certain to show a query its own key, or plainly hide all later ones, are rec
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
@@ -67,6 +66,4 @@ def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) 
 
 def at_itself(node: Node) -> Node:
     """The expression for a query and the key at its own position."""
-    if node == variable("k"):
-        return variable("q")
-    return dataclasses.replace(node, args=tuple(map(at_itself, node.args)))
+    return node.replaced(lambda n: variable("q") if n == variable("k") else None)

@@ -60,12 +60,13 @@ def sheltered(node: Node, inputs: dict[str, Input]) -> Node:
 
 def _only(condition: Node, node: Node, place: int, inputs: dict[str, Input]) -> Node:
     """The node with 0 for all that gets gradients, wherever the condition chooses the other of two operands."""
-    if node == SCORE or (node.op == "input" and inputs[str(node.value)].grad):
-        pair = (node, _ZERO) if place == 0 else (_ZERO, node)
-        return Node("where", (condition, *pair), None, "float")
-    if node.op == "input":
-        return node
-    return dataclasses.replace(node, args=tuple(_only(condition, arg, place, inputs) for arg in node.args))
+
+    def chosen(n: Node) -> Node | None:
+        if n == SCORE or (n.op == "input" and inputs[str(n.value)].grad):
+            return Node("where", (condition, *((n, _ZERO) if place == 0 else (_ZERO, n))), None, "float")
+        return n if n.op == "input" else None
+
+    return node.replaced(chosen)
 
 
 def _learns(node: Node, inputs: dict[str, Input]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -201,11 +202,12 @@ class KernelTerms(KernelInputs):
         for i, shared in enumerate(self._shared):
             names = {old: f"part{taken + j}" for j, (old, _) in enumerate(shared.parts)}
             taken += len(shared.parts)
-            before = [Statement(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
+            renamed = functools.partial(_renamed, names)
+            before = [Statement(names[old], self.text(node.replaced(renamed))) for old, node in shared.parts]
             named: list[Slope] = []
             guarded: list[Statement] = []
             for j, (node, reach) in enumerate(zip(shared.slopes, shared.reaches, strict=True)):
-                slope = _renamed(node, names)
+                slope = node.replaced(renamed)
                 if slope.op == "num" and slope.value in (1, -1):
                     named.append(Slope(None, "+" if slope.value == 1 else "-"))
                 elif slope.op == "neg" and slope.args[0] == Node("num", value=1.0):
@@ -217,7 +219,7 @@ class KernelTerms(KernelInputs):
                     named.append(Slope(name, thin=wild and reach != {"q", "k"}))
                     if wild and not named[-1].thin:
                         guarded.append(Statement(name, f"tl.where(keep, {name}, 0.0)"))
-            value = Statement("score", self.text(_renamed(shared.value, names)), serves=frozenset({("score", i)}))
+            value = Statement("score", self.text(shared.value.replaced(renamed)), serves=frozenset({("score", i)}))
             terms.append(
                 BackwardTerm(
                     serving({("score", i)}, before),
@@ -381,7 +383,7 @@ def _finite(node: Node) -> bool:
 _CLOSED = {"neg", "+", "-", "*"} | {name for name, function in FUNCTIONS.items() if function.kind == "choice"}
 
 
-def _renamed(node: Node, names: dict[str, str]) -> Node:
-    if node.op == "local" and node.value in names:
-        return dataclasses.replace(node, value=names[str(node.value)])
-    return dataclasses.replace(node, args=tuple(_renamed(arg, names) for arg in node.args))
+def _renamed(names: dict[str, str], node: Node) -> Node | None:
+    """A part under its new name."""
+    name = names.get(str(node.value)) if node.op == "local" else None
+    return dataclasses.replace(node, value=name) if name else None

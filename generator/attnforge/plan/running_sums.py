@@ -187,8 +187,11 @@ def _is_sum(node: Node, sums: Collection[object]) -> bool:
 
 def _absolute(node: Node, sums: Collection[object]) -> Node:
     """The node with the anchor added to running sums from which no other one is subtracted."""
-    if _is_sum(node, sums):
-        return Node("+", (node, Node("local", (), anchor(node.value))))
-    if node.op == "-" and all(_is_sum(arg, sums) for arg in node.args) and node.args[0].value == node.args[1].value:
-        return node
-    return dataclasses.replace(node, args=tuple(_absolute(arg, sums) for arg in node.args))
+
+    def absolute(n: Node) -> Node | None:
+        if _is_sum(n, sums):
+            return Node("+", (n, Node("local", (), anchor(n.value))))
+        both = n.op == "-" and all(_is_sum(arg, sums) for arg in n.args)
+        return n if both and n.args[0].value == n.args[1].value else None
+
+    return node.replaced(absolute)

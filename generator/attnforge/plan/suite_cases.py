@@ -129,18 +129,19 @@ def _changed(spec: Spec) -> Iterator[Spec]:
 def _variants(node: Node) -> Iterator[Node]:
     numbers = [n for n in node.walk() if n.op == "num" and type(n.value) in (int, float)]
     for number in numbers:
-        yield _with(node, [number])
+        yield node.replaced(functools.partial(_other, [number]))
     for value in {n.value for n in numbers}:
         alike = [n for n in numbers if n.value == value]
         if len(alike) > 1:
-            yield _with(node, alike)
+            yield node.replaced(functools.partial(_other, alike))
 
 
-def _with(node: Node, numbers: list[Node]) -> Node:
-    if any(node is number for number in numbers):
-        assert isinstance(node.value, (int, float))
-        return dataclasses.replace(node, value=node.value + 1 if node.type == "int" else node.value * 1.05)
-    return dataclasses.replace(node, args=tuple(_with(arg, numbers) for arg in node.args))
+def _other(numbers: list[Node], node: Node) -> Node | None:
+    """Another number in place of one of these."""
+    if not any(node is number for number in numbers):
+        return None
+    assert isinstance(node.value, (int, float))
+    return dataclasses.replace(node, value=node.value + 1 if node.type == "int" else node.value * 1.05)
 
 
 class _Outcome(NamedTuple):

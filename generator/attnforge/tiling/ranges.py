@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..expressions.linear_forms import Linear, Tile, atom, ceil_divided, floor_divided, linear, variable
@@ -186,12 +186,8 @@ def _computable(form: Linear, ranges: Ranges) -> bool:
 def _of_one_position(end: Linear, tile: Tile) -> Linear:
     """An end for a tile of one position, which is its first and its last."""
 
-    def renamed(node: Node) -> Node:
-        if node.op == "var" and node.value == f"{tile.other}_last":
-            return variable(f"{tile.other}_first")
-        return replace(node, args=tuple(map(renamed, node.args)))
-
-    return linear(renamed(end.node()))
+    last, first = (variable(f"{tile.other}_{which}") for which in ("last", "first"))
+    return linear(end.node().replaced(lambda node: first if node == last else None))
 
 
 def _at_most_zero(form: Linear) -> Node:

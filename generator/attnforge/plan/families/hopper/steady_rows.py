@@ -8,7 +8,6 @@ leaves NaN as its LSE, and its tile is computed once more; in this second pass s
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Iterable
 
@@ -70,14 +69,14 @@ def may_hide(score: Node, inputs: Iterable[Input]) -> bool:
     """
     of_heads = {x.name for x in inputs if {*x.kinds} <= {"batch", "head", "kv_head"}}
 
-    def certain(node: Node) -> Node:
+    def certain(node: Node) -> Node | None:
         if node.op == "-" and node.args[0] == node.args[1]:
             return Node("num", value=0.0)  # also for running sums
         if node.op == "input" and node.value in of_heads:
             return Node("option", value=node.value)
-        return dataclasses.replace(node, args=tuple(map(certain, node.args)))
+        return None
 
-    return not is_finite(certain(score))
+    return not is_finite(score.replaced(certain))
 
 
 def _first(a: Analysis) -> str:

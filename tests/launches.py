@@ -198,7 +198,7 @@ def check_decoding(package: str, planned: plan.Plan) -> None:
         different += [dataclasses.replace(different[0], operands=(q, k, v)) for v in (k[..., :20], other[..., :20])]
     compare(attend, runtime, different, decode.CALLS)
     if planned.decode_training:
-        more = (call for call in different if "return_key_sums" not in call.keywords)
+        more = (call for call in different if not {"return_key_sums", "split_size"} & {*call.keywords})
         asked = [dataclasses.replace(call, keywords={**call.keywords, "bitwise": "training"}) for call in more]
         compare(attend, runtime, asked, decode.CALLS)
     if planned.decode_hopper:
@@ -255,6 +255,8 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
         paged["log_decay"] = more["log_decay"].reshape(160, 16, 4)
     k, v = (x.reshape(160, 16, kv_heads, 16) for x in (k, v))
     yield Call(SMALL, (q, k, v), paged, ())
+    # as many keys to a split as without being asked, but other tiles
+    yield Call(SMALL, (q, k, v), {**paged, "split_size": 512}, ())
     cuts = {"cu_seqlens_q": torch.tensor([0, 1, 6], dtype=torch.int32), "max_seqlen_q": 5}
     yield Call(SMALL, (q.reshape(6, 4, 16), k, v), paged | cuts, ())
     if "return_key_sums" in keywords:
@@ -291,6 +293,7 @@ def compare(
         checked |= before
         assert {how for how, *_ in again} == {"again"}, "a launch forgot its shapes"
         assert {how for how, *_ in first} == {"first"}
+        assert len(again) == len(first), f"{len(again)} launches\nin place of\n{len(first)}"
         for (_, *one), (_, *other) in zip(again, first, strict=True):
             assert one == other, f"{one}\nin place of\n{other}"
         found.append(first[0][1][1])

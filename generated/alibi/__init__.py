@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c4e628c33bd5c37f
-#   text hash     0a48386f3f33a782
+#   content hash  4f6e5e9da4fec935
+#   text hash     2bde59afae421433
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

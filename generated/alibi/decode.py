@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6ac8941dd35205aa
-#   text hash     f6c3fd1f862febd9
+#   content hash  1d3fd786b7cab0a8
+#   text hash     147c72202daf5c49
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f270272f59e2e63d
-#   text hash     1124353a6fdda875
+#   content hash  ae2c44faf9cda117
+#   text hash     d7cd0063f54e1817
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

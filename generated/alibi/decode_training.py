@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  616b4cf93431ef42
-#   text hash     1fd554f679b97fb4
+#   content hash  8adca951a26e2b99
+#   text hash     8e57977af60bcd32
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9435be08647c5e2
-#   text hash     1952d5427659b87c
+#   content hash  e40f0d4f70bc0ba5
+#   text hash     c7a3475f7f535134
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

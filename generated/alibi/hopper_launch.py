@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1f6e3a6fd774fe2c
-#   text hash     25466f3581b4ed72
+#   content hash  26ea1a22e19f00f7
+#   text hash     60560e6df55463c4
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  abf36e5249665b13
-#   text hash     a68267e5b792de44
+#   content hash  3a4009c6c51b188a
+#   text hash     24550bbb722a0223
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

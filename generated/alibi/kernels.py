@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  042cabd5dfb0c3be
-#   text hash     22d369058863fef7
+#   content hash  5a192f7901e9f81a
+#   text hash     7a7e1e56cf0fca67
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

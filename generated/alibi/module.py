@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  061ca12fdf4349b9
-#   text hash     698bac2cd1b53ef0
+#   content hash  17e2ab83f7d5d0cb
+#   text hash     a00e5413af2ce563
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7e940e82f1559abd
-#   text hash     0894df849f6c4c24
+#   content hash  dcec2e85a0b98d8c
+#   text hash     5232f116ece04afc
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

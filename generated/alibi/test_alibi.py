@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e468a95bc8787cd1
-#   text hash     8d81941904decc9b
+#   content hash  516c8e57916fd32e
+#   text hash     7b286e33c2fcb031
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61ca19fe0f6ec7d3
-#   text hash     973f093df602d8ba
+#   content hash  dae1dac41928d794
+#   text hash     26cf7704ef3bacd7
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2b0262c3db11212c
-#   text hash     b24f0df15110b48b
+#   content hash  8419d9bb350ed2a0
+#   text hash     b255c490e612ece1
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e3dadda51f46b736
-#   text hash     4961b72da8c8603b
+#   content hash  be8e657fbf2278e2
+#   text hash     74673a403ac7b296
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

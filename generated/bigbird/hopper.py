@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  40e27a24219a50e7
-#   text hash     33ab42d508b027ac
+#   content hash  e1f7d3d80a5ca6e4
+#   text hash     07310657c277141b
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c979b1110445e87d
-#   text hash     9b40926f1e7b0b8a
+#   content hash  4b9de062b6c4771b
+#   text hash     678653180def9ff6
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

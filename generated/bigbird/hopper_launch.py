@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb65e8a24c157fdd
-#   text hash     ecc07881519f4be7
+#   content hash  cf70f9557e1cf572
+#   text hash     e1406fba0daf3aa2
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1b85219941845675
-#   text hash     5dc07960362f4c77
+#   content hash  32b75e65ed3e3f43
+#   text hash     e9fc2c688b9ad697
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1665e2bea7edc8d3
-#   text hash     8a32d15f84775681
+#   content hash  21c9f3cb18c4f637
+#   text hash     c6c243742841b21e
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

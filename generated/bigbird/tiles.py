@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  53df7641c31561e0
-#   text hash     a1295830b076eb0d
+#   content hash  0f27f7163cfad83b
+#   text hash     1dafb806a2692551
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cd2cc082360073d0
-#   text hash     ad117bbd79182c11
+#   content hash  697c8dccc0d558b6
+#   text hash     88f91ef7e426912b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a9445567815b4e23
-#   text hash     f42afac32e3c95ed
+#   content hash  4772557cc8afdcff
+#   text hash     1c31a83b3a0508e9
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

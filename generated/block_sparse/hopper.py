@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3212d579778cb7f7
-#   text hash     32d2c05a24f2e27a
+#   content hash  43d694c2684bc4ea
+#   text hash     b4aadedc4489591f
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2141287982d9b020
-#   text hash     d1516a4ccfdfe035
+#   content hash  4bdeb04ff2eafb0a
+#   text hash     743b71934a53e430
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

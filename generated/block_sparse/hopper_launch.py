@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  04365bf48d321080
-#   text hash     d8d31acfb338d76e
+#   content hash  310a573a8460f9fa
+#   text hash     e41d10b7b8299f7c
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e2d62141dd87b98e
-#   text hash     b589d420d83bc59c
+#   content hash  a7969c44615aaa2b
+#   text hash     8dd8bf5e075c5786
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4789604beefd523
-#   text hash     84622f7b98cfec37
+#   content hash  0a725b1df5638c50
+#   text hash     bf81156203aa3bb9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ca19e41605aedf4
-#   text hash     85cca51bc2575613
+#   content hash  805ab0abf875b84b
+#   text hash     865c05accf5255d0
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  afda47da2724cb39
-#   text hash     f9da44aa5c24ce94
+#   content hash  d67c20263b4649d0
+#   text hash     dc51090631a680c5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f6ee9de8033fd42b
-#   text hash     5fa0631d981a5e54
+#   content hash  77f94ce72ce47a6b
+#   text hash     f24ae21cd28078c9
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

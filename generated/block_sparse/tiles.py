@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a390998b3712823d
-#   text hash     fd036a0b9c2067c7
+#   content hash  4524bdc8402ad56a
+#   text hash     05331c254208deaa
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab7dd296bc7a0338
-#   text hash     487c3f1a2aa84bf6
+#   content hash  6c26f8c5229799a1
+#   text hash     c849fccb1ffbd4d1
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

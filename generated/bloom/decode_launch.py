@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  528e59b410642644
-#   text hash     d9ce4ac97d6c1e77
+#   content hash  9d3d62521ca74fe5
+#   text hash     293be74b13c76934
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -195,7 +195,7 @@ def attend(
         joined = 0
     counted = sequences * k.shape[2] // heads if joined else 0
     split_values += (runtime.counters(counted, q.device),)
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None)
 
     def launch_split(stages):
         runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dafe81e8aaf1c5d6
-#   text hash     a4d72945564223ea
+#   content hash  3b60b35feb3b6fe1
+#   text hash     c15d57f03531a889
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

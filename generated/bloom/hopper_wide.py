@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e0cb26dec7552757
-#   text hash     71c2e00bb1105cfe
+#   content hash  05649de5aaa703a5
+#   text hash     62067d6a1b1782db
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

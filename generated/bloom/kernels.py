@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6d0363305b558181
-#   text hash     7e994c90e25e8248
+#   content hash  7f02a0806e45b993
+#   text hash     76801efa6682820b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

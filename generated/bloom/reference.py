@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a462ba78f626401f
-#   text hash     e46e09d9454abde9
+#   content hash  186021fd6828826d
+#   text hash     34f37b80651236ce
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  054077128617b04d
-#   text hash     6378e71f401fd7c4
+#   content hash  432d8a7ae4603f90
+#   text hash     ccf9883c7fa46e51
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83bc838e87914838
-#   text hash     349aad694aeb4aaa
+#   content hash  2f80dacaf90eac2d
+#   text hash     723f784a54718709
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ec4eece629d11086
-#   text hash     4cf683c717c2ee73
+#   content hash  745d000365860a4c
+#   text hash     4551d18294acffa6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2318c209d31ff0c4
-#   text hash     894cc3a2e207c751
+#   content hash  b1208424849c823e
+#   text hash     a6c84819a8605aba
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f5338b5c7b69fecc
-#   text hash     089f3d77b91f621f
+#   content hash  5c3b387fb9b36b41
+#   text hash     2826101f7d7183c4
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2ff4ad32bb633a29
-#   text hash     cb4967428bea077c
+#   content hash  108c500f81d4bded
+#   text hash     3701572f15206d80
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

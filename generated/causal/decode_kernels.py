@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fd6a0c8e585685be
-#   text hash     9dfde9de77795670
+#   content hash  00fac6a81e473525
+#   text hash     3637bab16098f15f
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

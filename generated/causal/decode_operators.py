@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a1ebed1d1b474809
-#   text hash     c0494ee9ac9a04f6
+#   content hash  bb0c2c7078deaf98
+#   text hash     99ac52d1b900766d
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e03f9225f6dd66af
-#   text hash     b7649af2cdf671a1
+#   content hash  dd99782fac166f59
+#   text hash     796956844a18a3f5
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d048be7728ac2e1
-#   text hash     b19d7f63ae43af8a
+#   content hash  e45917c575948402
+#   text hash     37284a97f53aa387
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

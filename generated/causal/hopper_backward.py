@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb12f0b402882f21
-#   text hash     193a2d4b84e0a142
+#   content hash  fbef1cf01a8f11de
+#   text hash     c1e11b7ebcfa788c
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

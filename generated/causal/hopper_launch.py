@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b4ee22688368c88a
-#   text hash     050c0320903b2e4b
+#   content hash  248295595ba18802
+#   text hash     a062f470958ae118
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ace064a3fe5150d7
-#   text hash     a441665349b9338b
+#   content hash  58197697f76c4134
+#   text hash     d6b814a68f64cc20
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cf7179c4d7e9133f
-#   text hash     0f0a814c8701137a
+#   content hash  37aa1f772f9d30de
+#   text hash     605876506117cd51
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

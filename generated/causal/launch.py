@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  48450635e837cfb9
-#   text hash     2ddab786814659a6
+#   content hash  b1dd1fd2eb292a31
+#   text hash     75b2afb38796db15
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

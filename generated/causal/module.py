@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  acfefd4bdad542b1
-#   text hash     ea562ec16bfd8289
+#   content hash  745f0958b9f74924
+#   text hash     d49694d4ff6055dd
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  996036cc3faf0091
-#   text hash     90002e1f843ded31
+#   content hash  3a3d5e313ce962d8
+#   text hash     8e20b45093533bee
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  683347a7f96b652f
-#   text hash     231842ce622408ab
+#   content hash  7b4b15b3c55cacfb
+#   text hash     a95515421494419c
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

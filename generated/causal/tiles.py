@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e12d8bacc8024db2
-#   text hash     37ab39014e600cda
+#   content hash  6f9ebcab55f47457
+#   text hash     fcf7df783c85287b
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9b28e36b991600fd
-#   text hash     3c2693771cc3ef2a
+#   content hash  868c9d31278e8be6
+#   text hash     7378ce8eabae957b
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

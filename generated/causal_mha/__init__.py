@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6f84b8e434c55154
-#   text hash     c76510446ee8271c
+#   content hash  b1624f96d0c841ee
+#   text hash     782b4f5c87257b86
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5ab6ad38d1460c91
-#   text hash     aa5ed43920bd8f6e
+#   content hash  ca50ee7d1af15e07
+#   text hash     ff1b7220697e9779
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

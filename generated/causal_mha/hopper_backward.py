@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  92c36d7ae1f51156
-#   text hash     7b78dbd1f574e0dc
+#   content hash  108297d66a791786
+#   text hash     15a6c677c428f7c6
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2d8663b94d939de6
-#   text hash     0710e77bf44986f3
+#   content hash  d2dddbab4d2518b7
+#   text hash     1188c127ad1f8bf1
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  400b9fc3ff954e20
-#   text hash     67bd90a4b20419e8
+#   content hash  c3e395781e0863c4
+#   text hash     a23fbf47e19f78f6
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

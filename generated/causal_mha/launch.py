@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe286b01a37b75f9
-#   text hash     751ed3b3a755a119
+#   content hash  57702e676708bd89
+#   text hash     c7f1c8455df3376b
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5781b3575544b59f
-#   text hash     269a657b29a7dfa9
+#   content hash  880ab5888353fb53
+#   text hash     55a5ca6edfe9c8a6
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  891f783c4d7bf753
-#   text hash     0e7fbad9134dd055
+#   content hash  d8a9b6ff7b4ba03e
+#   text hash     5254b8a384980a5b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bbf52c4f6e6839ec
-#   text hash     0987cdfab82f2967
+#   content hash  f018c8b18ea45c64
+#   text hash     fef6d745c6e1f81b
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  306ae18e595e3efc
-#   text hash     6e3e971e7a5d0465
+#   content hash  73aece7e253a872b
+#   text hash     e021b2eaaca8ec7b
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f576d9d43f0f1f89
-#   text hash     e2701ba2b47d75eb
+#   content hash  9b52a0e79af6828b
+#   text hash     fad60c792ab185c2
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7fbb18512c2b80e7
-#   text hash     85e90b2b2313ab09
+#   content hash  c0c57c2458ef5348
+#   text hash     5e627082079459c5
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7d1e6e0ca1f75e8b
-#   text hash     a70f54bec5c6c28e
+#   content hash  9649ec3d0af5610e
+#   text hash     1262ec8a18628f4d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  64c61c03fc0bfb0d
-#   text hash     5766f8ea93cfc27f
+#   content hash  a2029bf14ac43ab7
+#   text hash     ddf5092c5ec9fd23
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  23576f8c51684b04
-#   text hash     5ceba78e16ec0e57
+#   content hash  770147c8f4318572
+#   text hash     3099dccf1c939e7a
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

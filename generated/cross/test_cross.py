@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  576fd3ef1ef90d02
-#   text hash     a0e3c3b0cddc0f7c
+#   content hash  1f77a1943b6272a3
+#   text hash     39ea9d0498e17f4d
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cc6fa08d5ee03eee
-#   text hash     80c01bc4dd1d8e15
+#   content hash  7656ef429dfc8343
+#   text hash     6f90fe5d521e5f5d
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  07928bd45452cbb0
-#   text hash     e6ac1a300bc89cdf
+#   content hash  53197664a779158e
+#   text hash     04155f2e1f402c53
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

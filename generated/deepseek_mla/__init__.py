@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d4c5914937d69a3d
-#   text hash     78a75746a59c5b9a
+#   content hash  4f5dd653d93323a8
+#   text hash     ec9d0d8351769ef1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  37e05882069ee144
-#   text hash     d5ab5b63f1801485
+#   content hash  4196bbd89272bbd8
+#   text hash     61bb5c283fcf41a7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7e33a0c256611b84
-#   text hash     f536941a15891ada
+#   content hash  3812cacb3a3c4b6c
+#   text hash     2227901dc136bb3d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

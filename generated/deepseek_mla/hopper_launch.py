@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e582ff4629f8fa98
-#   text hash     fbbdd945a2577d0e
+#   content hash  b45e2e431040906c
+#   text hash     e167b99d9ad48ace
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

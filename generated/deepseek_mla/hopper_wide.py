@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae89dbd959fd8d1f
-#   text hash     9fd32a2eac6eccb3
+#   content hash  2c5754ceb9925d56
+#   text hash     bd2a2d2cef19f3a7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ee4afb772b0f85d
-#   text hash     40a8faea06cb25b8
+#   content hash  ae9396f497753a68
+#   text hash     e905f857e9a80d52
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  80c82eeea058c538
-#   text hash     4ffbd242e4464026
+#   content hash  b812440ac82b9ebb
+#   text hash     bb7fe714ba2e564a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

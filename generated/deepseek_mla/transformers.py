@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dd223d86f88fef6b
-#   text hash     94033cf2240c2cd5
+#   content hash  860659209a35379b
+#   text hash     767cd68c692ddd57
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

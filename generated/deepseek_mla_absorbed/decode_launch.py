@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e94bcb0cf942b476
-#   text hash     32105afc28231a12
+#   content hash  5f3c83941a0437cb
+#   text hash     4dec69d9234252b9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -224,7 +224,7 @@ def attend(
     counted = sequences * k.shape[2] if joined else 0
     split_values += (runtime.counters(counted, q.device),)
     cache = runtime.LaunchCache.of(
-        "decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None, call.v_in_k, bool(best)
+        "decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None, call.v_in_k, bool(best)
     )
 
     def launch_split(stages):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e9fd74db5cd64eb2
-#   text hash     c8d16f21b3ea2e48
+#   content hash  67a8bab2ce88810b
+#   text hash     01b55368e7b514cd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  618bb535fa82c50f
-#   text hash     003dc0b65f2503e8
+#   content hash  c12198533ba6031a
+#   text hash     e362af8bbd519dd6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

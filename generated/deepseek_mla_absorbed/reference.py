@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  02bda54c3314778f
-#   text hash     55e3f7fdfb4d0cdd
+#   content hash  d38e708e94069a37
+#   text hash     4dfbdc8ada9186ae
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  68d633e9836f80dc
-#   text hash     465c54338fc044a2
+#   content hash  ecf0cb4484acfa87
+#   text hash     6065f7208c98a881
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  147ee4b57fd30812
-#   text hash     f047ba20211f4131
+#   content hash  cccd7dc5b53ef106
+#   text hash     81906c7aa3f7f8f1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4029d731a62af0d1
-#   text hash     f53dd813b739a81f
+#   content hash  7d8dc0ed1d99d5f0
+#   text hash     18512b70d31d9b67
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

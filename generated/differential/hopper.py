@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5a6d8c747bb25bb6
-#   text hash     543ea601cb44a232
+#   content hash  89d29bc78cdacc5a
+#   text hash     85b17d7705acbf84
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

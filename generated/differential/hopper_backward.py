@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8b2f9953b535ec78
-#   text hash     72e039aa9deef0d5
+#   content hash  79f29d75ad67693a
+#   text hash     01816c66b7520bf6
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  719a444334d6ed34
-#   text hash     654dc841309470a9
+#   content hash  64f7285369fbe049
+#   text hash     b69df4358248231c
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

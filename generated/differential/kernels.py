@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fb8b4c0b504e702d
-#   text hash     ef119e06db490f52
+#   content hash  277584d4313ff52f
+#   text hash     6a354aba4203b74a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

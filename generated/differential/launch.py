@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e678918b340d96f8
-#   text hash     46c39e3dd80c72ad
+#   content hash  f4c7edc828a1d770
+#   text hash     377b60de5fc78b97
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

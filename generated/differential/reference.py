@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf9ad1a645253749
-#   text hash     2d468dbdf28b0d7a
+#   content hash  2039b6604efdf02b
+#   text hash     efcdfb8256c940c1
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a88aa6009302706c
-#   text hash     e1fd78fbe65fb4f5
+#   content hash  9209b7d95ac9a938
+#   text hash     d5a447fa8d363a1a
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

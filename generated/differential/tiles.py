@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be6d29585291599e
-#   text hash     98cfb8cddb33fd49
+#   content hash  c365f095661798b9
+#   text hash     f54cb0dd40a260fa
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

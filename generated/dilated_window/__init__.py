@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  abcb67a47b41f5c5
-#   text hash     4464c42ff561fa9d
+#   content hash  4937262cfde9be94
+#   text hash     60f59192430d243f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

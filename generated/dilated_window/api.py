@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bb19ab4395aed9ca
-#   text hash     76b815e37866614c
+#   content hash  7c74ec5f7f3faac6
+#   text hash     a784af7fa1aba485
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

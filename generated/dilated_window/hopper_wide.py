@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fdc9ec222b1428b
-#   text hash     a6050aad3b56c7b6
+#   content hash  778863d726cf29a6
+#   text hash     04acf6f96f630ffe
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

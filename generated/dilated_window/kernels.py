@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a271db85828fa836
-#   text hash     e6eec75ac18f6bd0
+#   content hash  b48642b22cc4c988
+#   text hash     1dbe558c8dca2adf
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

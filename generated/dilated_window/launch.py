@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  95cd3534755e291c
-#   text hash     9cfd0cf26de247ba
+#   content hash  8623801ae2a1a9a9
+#   text hash     b1d473a1abfcdc6b
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  daaa33863f194841
-#   text hash     f9db54904c83f107
+#   content hash  c5cf3250179593c2
+#   text hash     2439f48a82daf8c9
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

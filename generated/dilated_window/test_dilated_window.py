@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64a35bcb5965fc06
-#   text hash     c34aae53a1ea3384
+#   content hash  f6dc11f31b8dec6e
+#   text hash     b759ef0419eb5b5e
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

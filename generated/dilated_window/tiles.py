@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00ec1efea3fb2d66
-#   text hash     4380e8163dd9116b
+#   content hash  814421468114ae3a
+#   text hash     bf512ab117bbd97b
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

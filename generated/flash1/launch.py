@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f2cefd42b5dc7a08
-#   text hash     0694e6aea053b7b3
+#   content hash  8fb4b2ec1cfddb77
+#   text hash     3cd353f6fc93b08b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  037028dbe01d1bac
-#   text hash     8f9fbd94a75e3789
+#   content hash  36a0f40f1d8056d7
+#   text hash     5027e473a5d72198
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bcf449fa2ae8c6e5
-#   text hash     ecaaf86262f0da37
+#   content hash  8b7f38365e65532a
+#   text hash     efe76b8e502c7238
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

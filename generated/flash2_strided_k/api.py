@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  71ad70badd3ae69d
-#   text hash     578c3a3f8c9b87cb
+#   content hash  7af4fc6e9b862663
+#   text hash     e136cff48338f781
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4d10c78bcefdaeb9
-#   text hash     e76b8891c460532e
+#   content hash  1b936d045c191e0e
+#   text hash     e9cc42ac0f4465ff
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

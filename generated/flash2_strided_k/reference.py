@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1f366ab5e36cda48
-#   text hash     cef9c2b22ceb668f
+#   content hash  4b7a6fb3a4070e09
+#   text hash     f93efbd897f63b34
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

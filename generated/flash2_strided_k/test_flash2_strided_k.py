@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ac73bdca9652ad61
-#   text hash     b1dc042c94f2b96a
+#   content hash  b92a8dc0e298a2cf
+#   text hash     67bf05e687a31654
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

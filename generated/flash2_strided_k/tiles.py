@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6afe3a566e1dde97
-#   text hash     ebd9e5cd44e5ad67
+#   content hash  ceba761468b7cfb7
+#   text hash     bf3ab27307bff9d8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

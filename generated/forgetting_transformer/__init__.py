@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d79db38eb6b0d5f5
-#   text hash     6172bd7c0b743708
+#   content hash  d2b9412de3aac9a3
+#   text hash     1e832e250a7940fa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f6bc9eeb937ea5c
-#   text hash     481879f46a110b64
+#   content hash  e9dcae566cae1843
+#   text hash     0f4caf1760247685
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -211,7 +211,7 @@ def attend(
     stretches, room = room_of_sums(longest, max_seqlen_k, 2**28)
     in_log_decay_begin = runtime.cdiv(size_of_parts(q, v, splits), 16)
     cache = runtime.LaunchCache.of(
-        "decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None, stretches
+        "decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None, stretches
     )
     runtime.launch(
         cache, kernels.sum_keys, ("in_log_decay_sum_keys",), in_log_decay_sum_keys,

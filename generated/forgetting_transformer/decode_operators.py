@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  485f75de3e258243
-#   text hash     dc4d5a656fc94cc0
+#   content hash  76d8731f86a88fbd
+#   text hash     eb44b4e75b59b490
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

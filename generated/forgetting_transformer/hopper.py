@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  08f7d171ed1388e4
-#   text hash     6a909e72ec235732
+#   content hash  bf9f269947c14dc7
+#   text hash     7bcd5916e7bcab2e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

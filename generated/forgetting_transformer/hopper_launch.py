@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f06737a038ab99bc
-#   text hash     68a922afddca5156
+#   content hash  dfbc470ba60f48a7
+#   text hash     b08839525ffec135
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

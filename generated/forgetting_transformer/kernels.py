@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  076f5717a5e29da7
-#   text hash     20a3b87736a26027
+#   content hash  c899e3cef68be451
+#   text hash     b3ae3adb4cc6f5ad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

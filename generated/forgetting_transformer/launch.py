@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a7846e906cb498c7
-#   text hash     548199a615352ca5
+#   content hash  7b5daa3ccb16c554
+#   text hash     907efb282fac4417
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

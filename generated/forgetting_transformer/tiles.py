@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0c58b570b7e31e23
-#   text hash     e1db8865665be135
+#   content hash  299a23a461192282
+#   text hash     c4d477e3cc391594
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ae43488d92839c6e
-#   text hash     65f565264d677a8f
+#   content hash  6a13087a11c879c6
+#   text hash     0a190fd39552e6ad
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b9e035d667e9c8a5
-#   text hash     8a391e0f3322cbaf
+#   content hash  3b52d4c640fd37df
+#   text hash     23d71a2328895c15
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

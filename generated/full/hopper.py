@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a1a788ad78475de0
-#   text hash     46f470252b0ca503
+#   content hash  acdb57447d79473f
+#   text hash     fadd92dea86a0a53
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

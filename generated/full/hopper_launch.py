@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbeb3c4252934c99
-#   text hash     d5b43d544ff8204b
+#   content hash  54680a54e621c354
+#   text hash     866e8836cfb2deda
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13b610ecf8eac07d
-#   text hash     a3c36157b8d69ebf
+#   content hash  15d26aed01634303
+#   text hash     4c991c5c6dbc408d
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

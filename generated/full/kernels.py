@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  44b5e9cca930a1af
-#   text hash     7c3b45a44a83c8b9
+#   content hash  93b0245897199de3
+#   text hash     61a3ffdad1fb8f7b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

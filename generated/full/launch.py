@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e9975ac4b70040dd
-#   text hash     05f3fcb29db5439b
+#   content hash  5cc4b0d72de7391b
+#   text hash     754fbeedaf697ed8
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

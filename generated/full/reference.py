@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2c3f450ead711805
-#   text hash     775f1c384dbec95d
+#   content hash  0a0255234b4b6347
+#   text hash     108498a9bd71e17a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

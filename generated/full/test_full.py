@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8b3c8865ab6ae35
-#   text hash     29ccd242861cec7f
+#   content hash  e5b88a0c45d87364
+#   text hash     4293c49d482d173e
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eea1ed72c8b05646
-#   text hash     77ccb74d3a3e2bc0
+#   content hash  2f54eac2656a2313
+#   text hash     cd80b72413e2a8f0
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

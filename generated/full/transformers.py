@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cbad54cc17a8a361
-#   text hash     48e91f6a475da631
+#   content hash  08d6909ad1a0e49e
+#   text hash     6d3eb76174565790
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

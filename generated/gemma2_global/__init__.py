@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  868ed33977d080f1
-#   text hash     6779350399580e10
+#   content hash  10a7bfbc35e5b441
+#   text hash     ddbb5fbcf905ad41
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  015723676713929f
-#   text hash     33a71e50b3265476
+#   content hash  50790731206c23cc
+#   text hash     8c2eeae483cee5fa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

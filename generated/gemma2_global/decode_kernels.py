@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc776ec4faa58a80
-#   text hash     776d45ec2fa8e891
+#   content hash  a167f236057d74bc
+#   text hash     5e662f1500d5700e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91506f1003c9c0a1
-#   text hash     8fbfec9d18919c37
+#   content hash  0b7616cb5088cf3e
+#   text hash     567bb178bb3f8e25
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

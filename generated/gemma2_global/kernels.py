@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6cb42a1ab0a0e847
-#   text hash     e946fcac1e493b64
+#   content hash  8ad19453fe5e7600
+#   text hash     bf573f7c13b70290
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6ea9ee17af343409
-#   text hash     746625992034c1f8
+#   content hash  a0de049ac38834de
+#   text hash     eaadc76e716a7e17
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b3180bfbcc38e96b
-#   text hash     37321b51751b17ad
+#   content hash  f3fb97aafbf2f259
+#   text hash     07899a7493296f0a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

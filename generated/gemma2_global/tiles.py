@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d0e7ec0b08d17b53
-#   text hash     fc37e811930aaf2e
+#   content hash  251eef5392f6a4fe
+#   text hash     b4343de217677e90
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6ad4054b91eb46d8
-#   text hash     bacf5f11d0740962
+#   content hash  b318b7bb4ff50cfd
+#   text hash     2915b3207ce7c465
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce9c7caece062552
-#   text hash     6e817b5460f3e980
+#   content hash  552d8a1af330a13b
+#   text hash     d8000fdd83c53c2d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

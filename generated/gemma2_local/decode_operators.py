@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cf4772f5b57c1043
-#   text hash     9cb3ce8fcca94a3a
+#   content hash  2c67d63d55a571c1
+#   text hash     1e6745f22a49fe28
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

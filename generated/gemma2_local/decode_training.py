@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  11048045aee3c2b9
-#   text hash     4ecf3839a593899a
+#   content hash  c086fd95423482ee
+#   text hash     6a8bfcf80f48aa8e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b30a8cb422aa823
-#   text hash     51b4ce56049f86da
+#   content hash  968de40691e390f8
+#   text hash     cdc72f9fa7ea9367
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

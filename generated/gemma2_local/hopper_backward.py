@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5e1df90d0906b98d
-#   text hash     ee32aa4ca8ba2506
+#   content hash  9c10ffffad684742
+#   text hash     66489787a1f0d298
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1ba2525e929d0f94
-#   text hash     8763056598fe3070
+#   content hash  6adb4d11c2bd924b
+#   text hash     4d998a8658639d40
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

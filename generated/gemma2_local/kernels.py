@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d108cac4768deee1
-#   text hash     9de860df0a23ceba
+#   content hash  83aa943845a38e27
+#   text hash     59002ddc4228249f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

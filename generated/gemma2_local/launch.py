@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4636117e39f9b012
-#   text hash     eb56844d0b7a2887
+#   content hash  83333282d40c2da4
+#   text hash     e99dd96aee736562
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

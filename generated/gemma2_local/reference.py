@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  017da39ecf85301d
-#   text hash     110cb92ae549d47a
+#   content hash  60cf75262cabd1c1
+#   text hash     4d1b6bd4a1aff2fa
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a233c4287b7d6646
-#   text hash     517a3a97272810c8
+#   content hash  0293cf93c369998d
+#   text hash     dc9ee1109f903d3f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0961c1963efdd79e
-#   text hash     1c35b73add6317ee
+#   content hash  ce2ab4eaabecb243
+#   text hash     2d08db4c6a4ec9a6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

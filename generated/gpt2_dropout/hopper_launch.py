@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e938833ef4c9418
-#   text hash     52efa8eb94571fea
+#   content hash  388db681ede0931e
+#   text hash     25262092c9dc74ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

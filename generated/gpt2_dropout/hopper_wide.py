@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fdc450d9de202b1b
-#   text hash     80c45bf0860dd06e
+#   content hash  b8e2080856092c2c
+#   text hash     889a4fb301e2dd69
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d168a2f8b464009c
-#   text hash     3d95278706c8fe66
+#   content hash  14fc03ed11d1312b
+#   text hash     eb8b4bb8ffadf687
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

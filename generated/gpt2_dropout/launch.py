@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  603884b3882a9d38
-#   text hash     e52f9dce3249857d
+#   content hash  0349779dc2838ff5
+#   text hash     adb993b0644757bf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

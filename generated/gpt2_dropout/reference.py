@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  32ac7c471c72f12b
-#   text hash     a33733583874e0b8
+#   content hash  660530b0f9485b44
+#   text hash     0a2483fe7ab8e04c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

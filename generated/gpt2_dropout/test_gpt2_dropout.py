@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  af1de7c380815ee2
-#   text hash     b37a8dd72a130c70
+#   content hash  20da54244c17cf48
+#   text hash     55c591dc7fc3fe7a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bbbe542291b225d8
-#   text hash     2cbdf9b416f5d488
+#   content hash  1d5d3034120525be
+#   text hash     449d81af43200cfc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa538649ae798159
-#   text hash     66aeade639481d6d
+#   content hash  b71dabaee19b1d0f
+#   text hash     7842103bb7bd1d59
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

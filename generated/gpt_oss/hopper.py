@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  23cd21b302ab5fc8
-#   text hash     ee360e3f7db07576
+#   content hash  7dcf65794abbc0a5
+#   text hash     7c51c9f40f408821
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

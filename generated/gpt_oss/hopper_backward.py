@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e4102442d4df025a
-#   text hash     e65ce04298add5f7
+#   content hash  80ddb29876f0628a
+#   text hash     f551794e2f5955ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

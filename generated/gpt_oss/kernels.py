@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc1a6ace2a4a5179
-#   text hash     d8924a24953d2ed2
+#   content hash  91a65961140eeb1d
+#   text hash     8bfc8779410357ea
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

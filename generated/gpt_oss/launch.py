@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  edd35c79683a540a
-#   text hash     e769d9a483b6b074
+#   content hash  769aa2cd48868e38
+#   text hash     f7e92a1f6d8a70ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

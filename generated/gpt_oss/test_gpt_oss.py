@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb6f32b2f8ea72fa
-#   text hash     a6f8ba0a3c42ad9a
+#   content hash  e0bef2642f2f62ac
+#   text hash     7ba52069e23e3832
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

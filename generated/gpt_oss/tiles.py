@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c41f5de5ddaf7680
-#   text hash     18537dfc45e7fba4
+#   content hash  6036c3aebbb18e15
+#   text hash     5d476b4e79bc91be
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

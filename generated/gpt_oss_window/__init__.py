@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5612536fbc1b5ea1
-#   text hash     1ab7ad57e6286bd1
+#   content hash  3b30cfb3669e8cba
+#   text hash     18e612e7fc4c7985
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

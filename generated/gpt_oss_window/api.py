@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ffcdde8968142ca
-#   text hash     fe4ceb65c5bfb712
+#   content hash  01cb038feef13726
+#   text hash     876fdb3fb53e41c0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7bc6d889f93325e7
-#   text hash     c67d3ce12b01557d
+#   content hash  c8000e4e6810c1d5
+#   text hash     b67f78ed02497cfb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

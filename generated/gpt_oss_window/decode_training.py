@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc203e30a51557eb
-#   text hash     c1362e8a49697c35
+#   content hash  e661783f51ae5e82
+#   text hash     339ddf5f4b85b5d6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

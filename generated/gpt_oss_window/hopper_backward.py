@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d9182ed72a3a57d6
-#   text hash     6f0e31b064a62ed4
+#   content hash  33cd5fe4c7939375
+#   text hash     1620e09ca1e2b2fc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

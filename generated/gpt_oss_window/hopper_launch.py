@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  55e4786c13954cf4
-#   text hash     136dcf8862e268d4
+#   content hash  4077b96702f0bd31
+#   text hash     45736ad86d91fb68
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

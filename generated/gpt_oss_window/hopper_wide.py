@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c7738cca4d745ef
-#   text hash     dccf1707b515c5d9
+#   content hash  f0e4942df70eefb9
+#   text hash     11330e1c081b08ca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  394dfe54ca4dfef0
-#   text hash     d6e219270a395b72
+#   content hash  943dadcf4d91ad12
+#   text hash     3ba00192a43c1dab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

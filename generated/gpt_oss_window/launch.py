@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f46bdf5b3c4dc60f
-#   text hash     9ee88d363252003c
+#   content hash  6897b0449cd8274a
+#   text hash     b84f6bcb1586d710
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bb3b6556789a44af
-#   text hash     c7c8a19b48150ca8
+#   content hash  ddfdd25e9c698256
+#   text hash     cb72dd97394cd9c7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4e04878dc528d141
-#   text hash     5817df2973379b91
+#   content hash  bf7733790313d07e
+#   text hash     d99b467248295610
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

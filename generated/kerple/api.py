@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ee96e7fc36432152
-#   text hash     7f57f94047af3c00
+#   content hash  b5ca8131fdf6fdaf
+#   text hash     9359202c3f149e6e
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  945c6d1455b7507e
-#   text hash     9f08c81c1a3082ed
+#   content hash  1d650dae1528fa2d
+#   text hash     d35111d616e527d3
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

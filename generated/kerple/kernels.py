@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b018b0d7b3f0514
-#   text hash     0f7100ffc5d05f90
+#   content hash  fe3682c7935a4285
+#   text hash     cffcebde8484d443
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  abe9ba18635a2141
-#   text hash     fdf6373fdc2a6951
+#   content hash  5dea5d7d696bc800
+#   text hash     9f79c6732ced2f18
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

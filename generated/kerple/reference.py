@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bce2d2f3d040c642
-#   text hash     213932bf73ba979a
+#   content hash  4b4419c47960470e
+#   text hash     2c2d3f5e2eb486fa
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dfa36beebacbca93
-#   text hash     1caf4673c1055ad1
+#   content hash  9d0da74e52483292
+#   text hash     bbc30023f46690da
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

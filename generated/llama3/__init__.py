@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fce01b3f219e17f3
-#   text hash     ba199975c2bc40cb
+#   content hash  35758fd937a335d6
+#   text hash     5cb978ba6ca50112
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b29fde9e9664b5f
-#   text hash     4e89faa60df08de8
+#   content hash  278eaba01e924ee5
+#   text hash     29b83da2676f7463
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

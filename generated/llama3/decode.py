@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f3bbf3cfd6d79ad4
-#   text hash     61d4a52f6569f71d
+#   content hash  0377472260a088f6
+#   text hash     d35dd5c3f4d633eb
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c2e8e842e1e7fac
-#   text hash     04bddd0e4788fcf0
+#   content hash  41f1bd39064b4701
+#   text hash     95abffe90d332948
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

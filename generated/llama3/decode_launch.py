@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70502ebf18136271
-#   text hash     758c6cdc3ed5d9f8
+#   content hash  58a0e9fe3dc58ae7
+#   text hash     e7f748e164e63595
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -201,16 +201,9 @@ def attend(
         joined = 0
     counted = sequences * k.shape[2] // heads if joined else 0
     split_values += (runtime.counters(counted, q.device),)
+    summed = None if key_sums is None else max_seqlen_k
     cache = runtime.LaunchCache.of(
-        "decode",
-        q,
-        *call.shapes,
-        call.longest,
-        splits,
-        split_size,
-        joined,
-        lse is None,
-        None if key_sums is None else max_seqlen_k,
+        "decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None, summed
     )
 
     def launch_split(stages):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83889abc67cabce0
-#   text hash     eec6e446a530fc85
+#   content hash  af939e13bff7ef69
+#   text hash     52a2ddf5077744d7
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8e9e5b67203d4e9
-#   text hash     f261dfdb1cb98d1d
+#   content hash  e13fadb74da467ab
+#   text hash     77a76cb882d903da
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

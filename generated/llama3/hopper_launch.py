@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  045fe03287fd56be
-#   text hash     fb4519d77c4a540d
+#   content hash  be52d30679def459
+#   text hash     dc7a759ed31c5dbc
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0aaf68b0354fb24
-#   text hash     08ec97d5af6855b7
+#   content hash  756e003b8af8e06f
+#   text hash     9a938af31a2a7dea
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

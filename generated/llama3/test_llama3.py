@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7bdb886513a7891a
-#   text hash     c46172e005d77231
+#   content hash  bf60231363e98180
+#   text hash     c34ed92e7f02fa9a
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  478ea8230013ccce
-#   text hash     df8c8a927bece30b
+#   content hash  0a5693f5c41967aa
+#   text hash     403db4184447cfe9
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b3defecfd5673a03
-#   text hash     9351ea4a93afea85
+#   content hash  716d3a943e63fe96
+#   text hash     f43e2568db9bdece
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

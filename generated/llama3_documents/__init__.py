@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  78759f7f24a9d3b1
-#   text hash     ce496d5e39f53809
+#   content hash  7baa0a490aeb4308
+#   text hash     0bfc0eb396d55a32
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

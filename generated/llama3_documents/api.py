@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f59858a10cb311f5
-#   text hash     26e274a0c7c8a015
+#   content hash  8ad9d7dbebd01d77
+#   text hash     4f4dffcd3bfa6f8b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

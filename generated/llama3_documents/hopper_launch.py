@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ca7ff157e34362d6
-#   text hash     3b7b5f9b9b3fc33c
+#   content hash  c85e3783db0dde21
+#   text hash     9032390a6a29b117
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c995f46dd906e43f
-#   text hash     72c53bea20728a2d
+#   content hash  6f3ce0eb0fda66c6
+#   text hash     481e8594595c9a01
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  987254585afc14e4
-#   text hash     470427f6fd479dd8
+#   content hash  4b609ace9f4b1b1b
+#   text hash     27b659c27deeb48a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

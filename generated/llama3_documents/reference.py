@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  731de96da8d2f9d6
-#   text hash     05699f6148350f73
+#   content hash  ef9bbeeed83ddad1
+#   text hash     ce9f99b0208ddeb8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

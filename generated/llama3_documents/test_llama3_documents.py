@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2991bbce8e7570e6
-#   text hash     f3a66f856704cc83
+#   content hash  2132a9cd23089518
+#   text hash     f07273c8c01ea1b0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e8c4f842b7cfe27
-#   text hash     1ab64aa78afb48af
+#   content hash  250932d7d83a5c26
+#   text hash     d70a24022c218891
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

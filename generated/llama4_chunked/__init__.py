@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d092f6889f5c0669
-#   text hash     d1e31e6446ce3d79
+#   content hash  1d20fcb9e0420681
+#   text hash     a681dc8dd7bab49f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  86e5cf5fa83ee3dd
-#   text hash     54a76d7099fa8c41
+#   content hash  7a304efaded35002
+#   text hash     f7e930c1ef5d5adf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

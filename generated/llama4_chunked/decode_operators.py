@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  09764058d4047c33
-#   text hash     7ba37ae6e58529a5
+#   content hash  b0a5254a660b1066
+#   text hash     20edd559b3c2d2dd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

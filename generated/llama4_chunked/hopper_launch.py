@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5fdba5fd2136c020
-#   text hash     515cc723c541b38e
+#   content hash  8c265324e523f935
+#   text hash     7163b2ef54cc01b9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

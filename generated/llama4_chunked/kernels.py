@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  16d382c2eeb483d7
-#   text hash     bdbfcb2645914697
+#   content hash  4c4daf8357750740
+#   text hash     36b66546a97687db
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f33f4644bcf049b5
-#   text hash     e0e8e27baffce1ad
+#   content hash  2cf9b3786ce91064
+#   text hash     d41f661eacbad927
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

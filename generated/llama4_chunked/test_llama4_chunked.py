@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a69757ea10dce997
-#   text hash     318d60d6f3efbbb0
+#   content hash  961097621b2ae0d3
+#   text hash     2d9aa8ee80300ad0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

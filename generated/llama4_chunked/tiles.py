@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f959b71381e22a8
-#   text hash     ea70068b9f305334
+#   content hash  9865cf98495f8ea0
+#   text hash     703d0a512761640e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

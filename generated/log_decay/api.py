@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aaa47a228ef5f100
-#   text hash     a79d4dd63989bdaf
+#   content hash  82fa7b586b83d17c
+#   text hash     37a93ad18a972550
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0fc2828392d29014
-#   text hash     0736d5d8b927695d
+#   content hash  a5a32591e04302a7
+#   text hash     e0d65596cfe3c454
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  371b89b55c34e233
-#   text hash     2cb0a563443e4b5f
+#   content hash  349bc9c772ed8344
+#   text hash     878d3a9283f39776
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -211,7 +211,7 @@ def attend(
     stretches, room = room_of_sums(longest, max_seqlen_k, 2**28)
     in_log_decay_begin = runtime.cdiv(size_of_parts(q, v, splits), 16)
     cache = runtime.LaunchCache.of(
-        "decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None, stretches
+        "decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None, stretches
     )
     runtime.launch(
         cache, kernels.sum_keys, ("in_log_decay_sum_keys",), in_log_decay_sum_keys,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3773d3c729839c58
-#   text hash     d5bfdb79493080ef
+#   content hash  f69f4d4f13a4efb8
+#   text hash     154921f7afa49e26
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f83ba84d9ae7e20
-#   text hash     ace02bb754590b04
+#   content hash  190f051b54fbad97
+#   text hash     a89405dc90ab054d
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a6715dfbe1ee1fa
-#   text hash     97d42c2ea0221b32
+#   content hash  fb9efca3df2f5f0b
+#   text hash     d999680a984c3490
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

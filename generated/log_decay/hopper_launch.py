@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc99508e153beaa7
-#   text hash     10fed6f111a4ca95
+#   content hash  7194b915ad90221f
+#   text hash     d6ed17825d436d7d
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

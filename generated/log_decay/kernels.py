@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b754d9d69188340
-#   text hash     97ce768505abc806
+#   content hash  3cfc25f1d8802eff
+#   text hash     98bb358b0c6c409e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

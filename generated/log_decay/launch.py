@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  77a231ece7818410
-#   text hash     d4dbb8b86f5878a8
+#   content hash  360fb0d37e9b1e77
+#   text hash     496e2748f2a711fe
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef1970846c284cf1
-#   text hash     2b76aca02eac7f55
+#   content hash  f0727afa78406caa
+#   text hash     ddb558e89b004e7a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9707927cfb4fe11c
-#   text hash     1370c892f047d286
+#   content hash  46b19f5541e3e1b8
+#   text hash     b25cd1ac5337c5dc
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

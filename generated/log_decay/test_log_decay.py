@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be33ba8079fb116e
-#   text hash     86167d77a6e87449
+#   content hash  850b9f49511a48bb
+#   text hash     5bd42075c51b756e
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  85f30bf52c244082
-#   text hash     187ed93888a5ada5
+#   content hash  16924e456ce84808
+#   text hash     16316cd4c6b3073b
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c92672317f31afad
-#   text hash     83285be6457f2747
+#   content hash  c7be2377d0c4927a
+#   text hash     95e26375de37624d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

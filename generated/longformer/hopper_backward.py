@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3a4b25b8f92f022b
-#   text hash     998507ef747b89c4
+#   content hash  2b51e798b159d0bc
+#   text hash     9ae331b094e25b47
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6fa05a2f144ba0d0
-#   text hash     da0220d4b3559812
+#   content hash  e3049282523065a1
+#   text hash     d3aad98b8dcbf396
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7e7770b05b1d58ed
-#   text hash     5173e0fbfc350843
+#   content hash  cd4ae22985008a8c
+#   text hash     bd1ec964cdf836b1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

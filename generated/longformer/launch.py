@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abf92e1498edd61c
-#   text hash     f09a56f5489d6f3a
+#   content hash  4b7c39ea90c188a9
+#   text hash     0ef60b2aeeae29ab
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

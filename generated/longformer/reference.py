@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  04c9e3afa29c65c6
-#   text hash     7d65a1b9356fafea
+#   content hash  003e6cb4810b65a2
+#   text hash     9cdb93fdff7ffa32
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

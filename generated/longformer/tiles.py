@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ca33b89f49bac2f1
-#   text hash     6026656889c2ed5d
+#   content hash  efb3c9ce10b0cb50
+#   text hash     f63176b804429fd3
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6647abc9b8b650d5
-#   text hash     e016cd916b138e89
+#   content hash  e6e934b033c85182
+#   text hash     12bf85cad0bfd4fe
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  14a8d6a47ea7b9c8
-#   text hash     44fefd56c1bd2765
+#   content hash  af0390471251acbd
+#   text hash     1cce3fc2297d5e5b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2cb023c9a71c4366
-#   text hash     01760e3409d40886
+#   content hash  47d4039bca46cfc9
+#   text hash     2aa20181bb194d55
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

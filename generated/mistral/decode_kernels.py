@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7ac6b121bfc8f48c
-#   text hash     09083bd955a93775
+#   content hash  bb35f009cd0836f5
+#   text hash     becd97c330ded3a5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1e34a45af455ad89
-#   text hash     13759471f42500c9
+#   content hash  c157fbba43a6cb35
+#   text hash     488abed4a72c9c8e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

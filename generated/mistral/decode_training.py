@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f7a0a24a4547968
-#   text hash     0eb694c76307b1d9
+#   content hash  1f97e60287e6b82f
+#   text hash     cc3664639616ed6e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  db30f5b53003a0de
-#   text hash     6300394c5d62ef77
+#   content hash  bdc81f9095dfd9d5
+#   text hash     dd1606fd9f14c070
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8456c47b2c807048
-#   text hash     3449c8c7ae7448bf
+#   content hash  14fcdb04b79923b1
+#   text hash     621ec6bdbbaac3c8
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c083441596f4d76
-#   text hash     dbec7b80370183ba
+#   content hash  37d50f1c5d8fd31a
+#   text hash     f860fc0881365621
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b7846a0b57f6ddef
-#   text hash     061818ba2b1b0b2a
+#   content hash  3d20be7559e93d72
+#   text hash     64604eae397f77fc
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

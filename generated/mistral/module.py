@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa3b719026944684
-#   text hash     9e6ff53bd9f91a55
+#   content hash  9633414372b334a0
+#   text hash     567078fed7471510
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b2b1aabd62adb8f
-#   text hash     1648c110e02c37d7
+#   content hash  a2310bd6ae2f8f11
+#   text hash     58c6637c35134520
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

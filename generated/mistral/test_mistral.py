@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2afbf11901f953ff
-#   text hash     a8f9293dce003cec
+#   content hash  86b7cf138f0f53b6
+#   text hash     d327b6e501ffb0f7
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6f8ca0af2eec516f
-#   text hash     f6b14ebe0a9f78c2
+#   content hash  6323f102539aac0f
+#   text hash     30e28227ac74ec62
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

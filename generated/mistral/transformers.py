@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9863b883a0da13f7
-#   text hash     3ab578512eab4146
+#   content hash  0bcd0f14a58493fa
+#   text hash     d9ea03d04e3b133e
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

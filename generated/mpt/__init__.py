@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  45460b7c85e0e787
-#   text hash     93614c5578cd1e8a
+#   content hash  dc768c26d989362a
+#   text hash     fadced3333c4ffa1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

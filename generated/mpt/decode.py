@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1617a4f72b8b955
-#   text hash     064dc435aa095af8
+#   content hash  a4111c33557facbe
+#   text hash     91c5a0a6864d1d04
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

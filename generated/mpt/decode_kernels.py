@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  774b32efce2c8a5a
-#   text hash     e21911e485631075
+#   content hash  99b045c9ccdfa7e2
+#   text hash     720178d9353f9c49
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

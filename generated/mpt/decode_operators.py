@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b9a4f94d0e20202b
-#   text hash     4b95831917a44988
+#   content hash  625910025fed6db9
+#   text hash     ab101d2dfbd8c1a3
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bde6844c5330321c
-#   text hash     0851bf7107f52e40
+#   content hash  63606f93af7849fb
+#   text hash     c548bf365e251ef6
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

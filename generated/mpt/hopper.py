@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  663333b3de34598f
-#   text hash     a5a346c9ce07c5b9
+#   content hash  0e6308f9133092fb
+#   text hash     c9938ff457a09b42
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

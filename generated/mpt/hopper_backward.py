@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b95941e17627d02
-#   text hash     edf9d04406b73de4
+#   content hash  21de143d06b20c60
+#   text hash     a3631ff865537d9e
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39708e81c0929e60
-#   text hash     6c8e9793137b4002
+#   content hash  d294e41f1d0997c8
+#   text hash     d65d058fe21cfb87
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3bcc73d5c4496d44
-#   text hash     1fe86205b3fd8c03
+#   content hash  8b7509da30632727
+#   text hash     10398e5ef875bae5
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd3c3cdb629f9037
-#   text hash     5e2a2fb5198d7ead
+#   content hash  d387a7b8e8456650
+#   text hash     1af86f3404a62990
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  34140cbec2ae45a7
-#   text hash     2cffb72bd888403f
+#   content hash  8432a7e14f7cbef8
+#   text hash     a5f21bcc3e8a4112
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6d218dfbf1babaa3
-#   text hash     38a4c0ec881bcce6
+#   content hash  9c82053c0a49ae00
+#   text hash     3b572aa1ca810c55
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

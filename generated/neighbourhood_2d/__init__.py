@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a35f5b0a2d48e7b5
-#   text hash     8aedf2eb06f830f2
+#   content hash  33e7f19aa8e7db41
+#   text hash     ced3d18632de941b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dedf6f5724f74c6d
-#   text hash     65e308790ddd7125
+#   content hash  01de32c3a880815f
+#   text hash     df43dd910294ad35
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

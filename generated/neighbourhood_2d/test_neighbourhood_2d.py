@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  27b665d60cd135ba
-#   text hash     b055062e9b7739ed
+#   content hash  c119bd1b5ac91a94
+#   text hash     a8abc2d13371c028
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d2dc4c66c4f95e40
-#   text hash     6df0487f5c33c919
+#   content hash  eaaf15fe3e7cda4c
+#   text hash     6e3abdbc604d64dd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

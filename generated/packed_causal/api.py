@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90d3cfa8b34ec847
-#   text hash     3a19973f99e7baf8
+#   content hash  108e4625ce9ea0c4
+#   text hash     05ac034c4f12eae1
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8de8a2ed9808ccc4
-#   text hash     c1115a92981595c6
+#   content hash  797e4da6f022a179
+#   text hash     a4738b3dd114fe86
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

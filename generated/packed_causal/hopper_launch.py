@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4fbdff31a78a25f5
-#   text hash     1d5f222f7d05bb1d
+#   content hash  9077f9da4846d67a
+#   text hash     d2902ded6dd02ba2
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

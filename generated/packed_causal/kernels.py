@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b1acd7e2a12d3b6
-#   text hash     27f08167cbc61245
+#   content hash  030aff8d280e266a
+#   text hash     261d5c920904218e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

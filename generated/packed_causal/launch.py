@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f50dc80aeb1522f1
-#   text hash     e946fa7d69747195
+#   content hash  c6f1f9fdba08df4a
+#   text hash     ffb29b8355e24085
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

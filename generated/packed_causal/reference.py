@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e8baecbfba99eefc
-#   text hash     2a5fe431b317ff40
+#   content hash  e58d9e625c6aafc4
+#   text hash     38cc5adc553f6186
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

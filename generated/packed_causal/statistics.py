@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b9bd45375a9e963
-#   text hash     8449a5db748bdf6f
+#   content hash  6424397d9667bbe6
+#   text hash     9ec71887250bf590
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

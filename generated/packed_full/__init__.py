@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5ccfc239fa58d845
-#   text hash     9a6307192b7e89ec
+#   content hash  42b145aeb26f96f7
+#   text hash     b4dece6ecc3689f6
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

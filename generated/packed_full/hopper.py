@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62edd1f4ac29f220
-#   text hash     04076cd5bc013669
+#   content hash  8f2a9b59036cd6d6
+#   text hash     757faa1c093ad3d5
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

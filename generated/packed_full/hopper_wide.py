@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  850af36e6880949e
-#   text hash     aafd8dd2e9d8e5d6
+#   content hash  9f0c4cebd29a6758
+#   text hash     fa25c165897ed43f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

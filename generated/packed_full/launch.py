@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  63ed5f70d4b286a5
-#   text hash     35f9137ae7b4b6af
+#   content hash  d479a4d819708cd6
+#   text hash     c8a0c75522f1b726
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

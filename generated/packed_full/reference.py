@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  465ab006f05b5507
-#   text hash     85a6f87082a94991
+#   content hash  54ab1fb011be84b8
+#   text hash     16c9e0c43560c48e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  93c948bdf50916f2
-#   text hash     c20e0bbb7d8625b0
+#   content hash  0f48dca13fc1be6d
+#   text hash     0add9e392ad6d03b
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  056b6ce0f1d23b23
-#   text hash     4a3d6ad054eb8fc1
+#   content hash  91696a135f584cdc
+#   text hash     7577c57e9715b6be
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b7d64dbf35a4467c
-#   text hash     fe3dcd810e6fd92b
+#   content hash  0e628da9dceeb33a
+#   text hash     a4f631f79ade50f1
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

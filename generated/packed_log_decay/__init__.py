@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aa83c82314c2553d
-#   text hash     de823eee68473a28
+#   content hash  96339d138649ed5a
+#   text hash     edbe83093cd7a92b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  18bc3350c4c45ae9
-#   text hash     d387f833a7c16db6
+#   content hash  c49833d2b09e9f15
+#   text hash     fe0bc0c3a13d8bcf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  359091112681a88a
-#   text hash     cf0ae81dfaff1231
+#   content hash  e4028d04aba5fe39
+#   text hash     9b32329be9342dbe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d9c585b7dd29609b
-#   text hash     a6a4546242c95ce5
+#   content hash  698f3849c3665094
+#   text hash     e7fce6dd0d6d67bb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c06a02383d702b8e
-#   text hash     954a9088973994fd
+#   content hash  ef1e5683634393e4
+#   text hash     52b50eef645bc251
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

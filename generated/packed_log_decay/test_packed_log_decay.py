@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  14c47acc115e4fc2
-#   text hash     c56a4e1679ff2e57
+#   content hash  16e2ba491741f1d2
+#   text hash     ec7a7a322a9ab081
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5a2991ec6e0892f3
-#   text hash     c3510eed2281f27a
+#   content hash  c2bf738d51f57128
+#   text hash     46eb5642e49d8908
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  158e7446a95a1552
-#   text hash     53ff0fe6ca08b8d0
+#   content hash  77d31cde9dec14f0
+#   text hash     984264704b2664a1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d0c16e910c8fa421
-#   text hash     ca2dd32b0262581e
+#   content hash  3fe76de8560601b2
+#   text hash     b724833b1b226890
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f8995cc4a3fa6823
-#   text hash     2e0d6d351d36e70e
+#   content hash  fa02854a7b4dd078
+#   text hash     01f4f6f3fedf1a9e
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

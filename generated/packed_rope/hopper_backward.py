@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4de76df23d34b02d
-#   text hash     0cfee007935b1cb2
+#   content hash  c019f392e2723f09
+#   text hash     b419a13b68ea63d0
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

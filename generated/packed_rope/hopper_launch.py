@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  77cddb53054d43fa
-#   text hash     6a4cc1005f475fe5
+#   content hash  87006d477edd55c2
+#   text hash     4125856f9bf13f20
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

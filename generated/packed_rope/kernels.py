@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ab939e58ff756746
-#   text hash     301fcb011f544a9d
+#   content hash  b72cd60bb61ff976
+#   text hash     a6b8400efdeb913e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

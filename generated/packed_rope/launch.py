@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b970f766e9c32e43
-#   text hash     a495a540202e5319
+#   content hash  91ade25477b7dd46
+#   text hash     6aa8da4d3917f901
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2fd36ed6a69839d9
-#   text hash     59ab58062420b2e3
+#   content hash  619783c3a0ae4f22
+#   text hash     c9cc0270bc950926
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

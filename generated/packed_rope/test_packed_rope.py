@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a284b9f233bc4fd5
-#   text hash     7b295d20630f0b4c
+#   content hash  3ca98e9085697d96
+#   text hash     6ac771aa0d82095d
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8eb63c380100d391
-#   text hash     9816b68330d272d6
+#   content hash  7988fc68a4ac8898
+#   text hash     112c7218f9a9e55b
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

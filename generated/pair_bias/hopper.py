@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82c821eefc44e37f
-#   text hash     ac74c3ed9f0931d2
+#   content hash  388bcc205be1998a
+#   text hash     75a04c83350a3496
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0b8ed8bbfd0aef41
-#   text hash     2cc82de4614714cc
+#   content hash  5bc5269e8d5b8c25
+#   text hash     f9528d052e90ef11
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

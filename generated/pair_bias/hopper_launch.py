@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8a38e20b450b2eb3
-#   text hash     afab02e933af8610
+#   content hash  4d1e8d79234caa8a
+#   text hash     2847c9d7ddf1ec55
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

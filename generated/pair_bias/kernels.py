@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  69340b8cc09bf78e
-#   text hash     aa7dbdbb71670561
+#   content hash  4d91005e8185921d
+#   text hash     d2a42693ba380dd3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

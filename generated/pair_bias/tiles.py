@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aeec69879d7bac64
-#   text hash     bfd71e93fabf3eaa
+#   content hash  05e0a2ab49794f76
+#   text hash     8e9561d8ea3a0991
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  46f92e0e7fc75ae9
-#   text hash     3431fea0d5682f65
+#   content hash  fb9fcf80d1a78931
+#   text hash     e1eb58d92d73578a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8928e30179261d1
-#   text hash     ae0fa548b5696f98
+#   content hash  36a79e9be44e23f6
+#   text hash     18b4d1fd99dd414b
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

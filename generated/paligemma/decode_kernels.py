@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  55acce20651cb28f
-#   text hash     0d18a080261bba16
+#   content hash  1f92507dbf2df6e6
+#   text hash     5e6ab79ec964f95f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aab84aa7ccff9c96
-#   text hash     9a2fcd59d10eb957
+#   content hash  75edbecb94ea0f94
+#   text hash     78ba8d0a4120066f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  54b1d0a253ed0eda
-#   text hash     4a961e0f380ae878
+#   content hash  42e651979c14c28e
+#   text hash     1ca1d32583e07e6a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e6b51dba4b5f01ed
-#   text hash     e7c8961611c7cb1f
+#   content hash  f7c31bcad141b935
+#   text hash     718cbc9883a71cae
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52df58e44ccf21b8
-#   text hash     cf92709de87a1bc9
+#   content hash  cb887493775d2d2a
+#   text hash     2a43a12be5178196
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  168991c1c2e5a19b
-#   text hash     5e5c7b95ce8a804b
+#   content hash  c31b787f46fa0954
+#   text hash     1feec79e32dd18cb
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  beb8f8860e09bdc3
-#   text hash     097b2c2bbdbef365
+#   content hash  7072cf721ab2c047
+#   text hash     1517931fbd09acdc
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87ad217f1d9bcb15
-#   text hash     fc65a7cea94a9abf
+#   content hash  437b0e785b874b71
+#   text hash     618fba83f54447a4
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d8e6324d4f9c9162
-#   text hash     36280e16376ef049
+#   content hash  5fef3ea15a13baea
+#   text hash     2c1ef2480b228a96
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  78b9295b1d276479
-#   text hash     b0d62232fcf95186
+#   content hash  67ac1d408841c6b2
+#   text hash     9d7fe351fbba12db
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1aa938c9587ba027
-#   text hash     f8ce40f0fa9324ee
+#   content hash  23df97977563f259
+#   text hash     27fa3d1427da7b25
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

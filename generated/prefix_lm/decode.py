@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  332cb4dfc157f797
-#   text hash     7fe0a304a010af84
+#   content hash  d13e78337f3585f9
+#   text hash     3704d5dcab62305b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  421d0eaec35942ca
-#   text hash     5ef2b5911fb1e8c4
+#   content hash  799f75c8697c239e
+#   text hash     7c92bd49d9f2ff43
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -196,7 +196,7 @@ def attend(
         joined = 0
     counted = sequences * k.shape[2] // heads if joined else 0
     split_values += (runtime.counters(counted, q.device),)
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None)
 
     def launch_split(stages):
         runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  efb0b032aca9aeed
-#   text hash     adc2b5efae5f50cb
+#   content hash  4ddcb12da062a52d
+#   text hash     898d64acdea486d6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

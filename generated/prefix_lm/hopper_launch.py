@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9be6c665ef284f92
-#   text hash     c069ecd0033d38ed
+#   content hash  a8f31c40115ed231
+#   text hash     a43d1bd2583bf190
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

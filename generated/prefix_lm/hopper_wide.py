@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f359773766074ed0
-#   text hash     a827dcf0b24eaa7d
+#   content hash  541bbef2a3c4bd45
+#   text hash     0be6ebbf5d301532
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

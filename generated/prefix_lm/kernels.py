@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4d618e2c95e74252
-#   text hash     b1c5862d2b191996
+#   content hash  933ab3ac4a0b2db6
+#   text hash     3a7cd566055421bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

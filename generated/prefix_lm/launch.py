@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd903145a0b2f3d4
-#   text hash     c4aec8bf3eb45754
+#   content hash  8afe841b30378ad2
+#   text hash     866b3c30da21bd3f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

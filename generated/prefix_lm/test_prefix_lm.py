@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  01ba06b6171127cf
-#   text hash     ec9b3e8fb495a148
+#   content hash  4d4d3556856cc664
+#   text hash     a748c4fb09520e2d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

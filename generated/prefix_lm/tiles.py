@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8bac394dd8760113
-#   text hash     b89bc015feff8566
+#   content hash  c3efb1b4bc4f91a7
+#   text hash     6ac2b6935a4553c6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d56b900aab91cb06
-#   text hash     c112227c9913131e
+#   content hash  04416d141efceefb
+#   text hash     6b64a18241c5ebb0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

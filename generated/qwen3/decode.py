@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5df29b099de1e883
-#   text hash     52698b8c9e4c6217
+#   content hash  751786300c52c0b5
+#   text hash     d18eb4e8581764c0
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  75ad86bc112ff8e3
-#   text hash     fb1352daf09f584c
+#   content hash  970ffac4e75f5b92
+#   text hash     c1e744190f66e91a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  30796ff8e5ba3b48
-#   text hash     d57279761b065901
+#   content hash  ed4e7edeefa9ef11
+#   text hash     fd37d1235824ceea
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

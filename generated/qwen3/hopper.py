@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ab362a7ea27ff157
-#   text hash     992e6e2d45936b0d
+#   content hash  09e206c032fed064
+#   text hash     78851bf0074caaa3
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  696dcd6c3391e057
-#   text hash     e945a0c2b3e3993f
+#   content hash  ed46aefa5d086044
+#   text hash     ccc512aad771187a
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2cb4e267bac68658
-#   text hash     03cae9eca694c555
+#   content hash  d392a987a2fba838
+#   text hash     1d055f12c4725ed4
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

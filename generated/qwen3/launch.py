@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edc7e76a7a55afed
-#   text hash     db11ca04ccd1a8c6
+#   content hash  46e62a6e0a5e0e86
+#   text hash     a6ddabd915bd0af9
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

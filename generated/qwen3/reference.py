@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2f05277423b31853
-#   text hash     7bf5355fbf1b1585
+#   content hash  aa8261b5cdaff777
+#   text hash     48e73223b6187330
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  61be7b0533af7132
-#   text hash     f5a812a2b6f943f0
+#   content hash  c9fd5746ab3e5aaa
+#   text hash     d231b23e005cb048
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

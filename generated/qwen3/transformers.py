@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c81614d11828c4b1
-#   text hash     5c7c0250847e6dec
+#   content hash  1a93411dcc95328e
+#   text hash     322588154146dee0
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

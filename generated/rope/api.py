@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  539dad3266011e1a
-#   text hash     4694067787f7f551
+#   content hash  f08497f5700c8d52
+#   text hash     c3671fc2e53df65e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

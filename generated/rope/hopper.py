@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1234ad1495c8f613
-#   text hash     85f85e7841e0abd9
+#   content hash  4578009f4c439082
+#   text hash     4caeeb732a044ac4
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

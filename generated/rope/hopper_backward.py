@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9094a5a6e1061c0
-#   text hash     28c523d089200930
+#   content hash  fea12daee465b2d1
+#   text hash     3688836f6c6bfbe4
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  13f3b9af246afd47
-#   text hash     7eda6be24a34f586
+#   content hash  c338547ecb8aec04
+#   text hash     65b4bfe25de64387
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  31b95a2f8bef49ae
-#   text hash     9b1e44099fc0c102
+#   content hash  706749f86a234859
+#   text hash     f127a6e961963a20
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

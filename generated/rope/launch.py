@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  514e640e5f556963
-#   text hash     7452f80a21b6f4bc
+#   content hash  0746fd24a2722861
+#   text hash     ee8f383c5e39a732
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c971a21de60a120b
-#   text hash     923128bc5edce6c6
+#   content hash  56cedcf97a25fc2f
+#   text hash     c37de3fd547d0d67
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

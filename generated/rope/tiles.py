@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4123573cd7796f21
-#   text hash     95fe3f607117a18a
+#   content hash  dd8663886f862d0f
+#   text hash     82d2b680c2dc134f
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

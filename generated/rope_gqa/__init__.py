@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  607ec003e547ae22
-#   text hash     b410e1bb0e8dbdc8
+#   content hash  d10023177c6d12be
+#   text hash     b2d3dee2a3baeb16
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b596e6042f70d3a7
-#   text hash     1e3dc418c621781e
+#   content hash  194440296e49af17
+#   text hash     d3bb47a33e0eb75e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  88f682bbe4421ab1
-#   text hash     b84dfa621ffaa941
+#   content hash  b5e0f973f08fbb67
+#   text hash     963d64abed1f1b8f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

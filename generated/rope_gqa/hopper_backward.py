@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c477b7b9322c6cbd
-#   text hash     a06f32dbba75bbcc
+#   content hash  8f1d17b26a8cbf87
+#   text hash     bf78036588c1327c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

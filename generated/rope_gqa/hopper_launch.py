@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  91e80d6cc3b5dca9
-#   text hash     d58219d1c4932938
+#   content hash  1c0e443c75646968
+#   text hash     d5415acf2784b3e7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

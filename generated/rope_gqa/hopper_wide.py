@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  468b218bc4beb26e
-#   text hash     d35681cd55876924
+#   content hash  6d6ecc598f9a4539
+#   text hash     76f88b30c0e124ca
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0355b6076a060c8b
-#   text hash     24cad07acf3ece7b
+#   content hash  1e022ca7677c68ab
+#   text hash     4009f919429fa039
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

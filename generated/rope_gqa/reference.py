@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5dc31cab59ccba72
-#   text hash     854fdcb1c4597650
+#   content hash  b5a20b86c74e2df6
+#   text hash     2bce0dc5c35d6371
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d52d10d5b1eaac63
-#   text hash     ce370bcb2368d123
+#   content hash  aeb29efae6b63009
+#   text hash     56080cc661930d9a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b0ebae7a2bb65644
-#   text hash     264511b682dfaaa6
+#   content hash  db9e50155455a2e4
+#   text hash     5fbbb48555df60a9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

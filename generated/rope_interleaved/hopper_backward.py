@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1e3f81e739e770a3
-#   text hash     1da2a2f1b9c12481
+#   content hash  2c1ace8e45d68afb
+#   text hash     385c0fd7fd397c25
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

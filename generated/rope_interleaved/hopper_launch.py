@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b8912edce0d9f220
-#   text hash     2eaac73ffa00ab3a
+#   content hash  75f1ca3f5f45cc57
+#   text hash     24b9c70334c1011d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fcfc4653f05e4057
-#   text hash     f0cdc30fbab1a50d
+#   content hash  ddce6572f6c6913c
+#   text hash     4a0316e3e10592e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39896cbba579cfc5
-#   text hash     cfbb5d6c037149cb
+#   content hash  17a75e691715b0aa
+#   text hash     20394067561cc255
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  31676ba35c6c5870
-#   text hash     f5ee3c9d747f4d22
+#   content hash  38d426e4bc09e9a9
+#   text hash     f3ca7ecc0b972394
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6f5d679974aa0027
-#   text hash     9467a5cd5ce06c3c
+#   content hash  b8a3d9e7a0b64743
+#   text hash     c50953ae8ae49135
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7f8ed7dc79e38204
-#   text hash     e2dfa54e322c3eb5
+#   content hash  dc8b69fcd4485682
+#   text hash     8cbf59adba578306
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

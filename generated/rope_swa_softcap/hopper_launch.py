@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7dd239b8ea18d359
-#   text hash     d7d66f1335499e62
+#   content hash  9a9b2935e393e8d9
+#   text hash     a4861a9d2aeaddee
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

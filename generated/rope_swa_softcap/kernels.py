@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  94039a1d1b6857e8
-#   text hash     7ea917de950d90c2
+#   content hash  32ff67e192ee8ce5
+#   text hash     7ace3e5e48c3c1c4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  83cb3c2f41cfcb83
-#   text hash     3179f5d369ddbe7a
+#   content hash  a46c67060c541305
+#   text hash     75b49a03b4749f1e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8281e6cb15aa7801
-#   text hash     2ccbdb1b741d77fb
+#   content hash  adf91cf6b793c0cd
+#   text hash     95d6873bca94d2df
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5b1b4ff23a07b255
-#   text hash     739b79f4ed73b64b
+#   content hash  010f184e0d3f90be
+#   text hash     05ddb7ca6047036a
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4da8559881ee35e7
-#   text hash     bf406d1cd9d3f2d7
+#   content hash  d40d2d52b55526e3
+#   text hash     6c7b22494a3cec8d
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1cea39ad6048b675
-#   text hash     8fdf42906d57f6de
+#   content hash  f20522240e75dad7
+#   text hash     4de75739814396bc
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6bc160837335e52e
-#   text hash     a213c88b33eb8a9d
+#   content hash  61e138e0c71db5a4
+#   text hash     91bf8476d47d7848
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -195,7 +195,7 @@ def attend(
         joined = 0
     counted = sequences * k.shape[2] // heads if joined else 0
     split_values += (runtime.counters(counted, q.device),)
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None)
 
     def launch_split(stages):
         runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  68d3144e8510e9f9
-#   text hash     fa11bad1ebe3cd78
+#   content hash  7b1e1392ffd887c1
+#   text hash     f71424a2f9a58f97
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b1d5d196eb0f2c59
-#   text hash     6801634065e85a0c
+#   content hash  c10ad18317eca4a7
+#   text hash     0e7662af6f77c602
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  66a9a2b7787de7ac
-#   text hash     280a6ebbaf6f2f2c
+#   content hash  239f4f78145df112
+#   text hash     105ad81643dd15ae
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  08121b8af6c6ffc8
-#   text hash     b9653527e910f4bc
+#   content hash  62b6aaf7319f4d7c
+#   text hash     fa9b852c14385a34
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  77441e6cb5b06c8d
-#   text hash     b9e78b61d7d4d5e0
+#   content hash  ab88c400393b70b8
+#   text hash     0125d64ad6322cd3
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  109ee72386249e0a
-#   text hash     a23fa8d956f5f52e
+#   content hash  a181e9f93e520a8b
+#   text hash     1c2b4ed350ba4efa
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e650bd4a259ed7cd
-#   text hash     7be4c1a949bd4baf
+#   content hash  87a92e3a624275d5
+#   text hash     683294d08bf31f88
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

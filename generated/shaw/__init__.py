@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e26f48d3a7d1f5b0
-#   text hash     becdab429f0599cf
+#   content hash  8d3556383ee5f1d1
+#   text hash     061620db4a715720
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

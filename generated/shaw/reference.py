@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  190d95b7da4e868c
-#   text hash     4734be3d70a0e1d1
+#   content hash  f37abd52200e1736
+#   text hash     8b1084d8d30e12f3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

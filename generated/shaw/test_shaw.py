@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ac87feb217d0220e
-#   text hash     e9d87f2b1a67a84e
+#   content hash  087bb1ab2d383e62
+#   text hash     66c3a15c9ac5654a
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  533cd3a9c5b45f77
-#   text hash     7ca1b3073e257ea0
+#   content hash  eace59436c1dc08b
+#   text hash     9ad3f7a97b113deb
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

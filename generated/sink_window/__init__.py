@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e09be0cdec44884b
-#   text hash     a9ab76199a3074b9
+#   content hash  84991403b8fafb11
+#   text hash     c20e9f45d73f1308
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  923065255d0d7a66
-#   text hash     539628112262832d
+#   content hash  7872297c6bf72d66
+#   text hash     b91add25e0cb7a11
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c88e2f379fed9b55
-#   text hash     e645b94c7ffdd26e
+#   content hash  5c98496df137d56a
+#   text hash     24d8989039e752ac
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69c2647fd856b93d
-#   text hash     6dd387536eb8378e
+#   content hash  c297e553f910a395
+#   text hash     fe11c921421f0d53
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  26175675da6c86fd
-#   text hash     a4a7a6492d40f1c2
+#   content hash  0126123c3f445b72
+#   text hash     b75ab19fd10cd3f2
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -200,16 +200,9 @@ def attend(
         joined = 0
     counted = sequences * k.shape[2] // heads if joined else 0
     split_values += (runtime.counters(counted, q.device),)
+    summed = None if key_sums is None else max_seqlen_k
     cache = runtime.LaunchCache.of(
-        "decode",
-        q,
-        *call.shapes,
-        call.longest,
-        splits,
-        split_size,
-        joined,
-        lse is None,
-        None if key_sums is None else max_seqlen_k,
+        "decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None, summed
     )
 
     def launch_split(stages):

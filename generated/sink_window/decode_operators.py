@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f6e71a38f0e5fb00
-#   text hash     9da4f02ff956ac1c
+#   content hash  1f81a305474efbbc
+#   text hash     2b4f8e398d6d8b3e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

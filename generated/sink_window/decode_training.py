@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bcae1d71595be701
-#   text hash     121c8779f3de1031
+#   content hash  1078b9d701d9474b
+#   text hash     29d7132738dacf5f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

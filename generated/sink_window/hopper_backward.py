@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b3eb39991778c37b
-#   text hash     df529950809519ab
+#   content hash  8d1ce66b9ae439b0
+#   text hash     e8835ecb023b77a7
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

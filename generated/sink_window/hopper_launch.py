@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b58dc6536f35054e
-#   text hash     c76835e02941e032
+#   content hash  ab4fe386b25abce9
+#   text hash     5d767b3b8ec73c9b
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

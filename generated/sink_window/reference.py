@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a81465ad81e65f69
-#   text hash     df1351deb1c2b289
+#   content hash  7efa3956dabf256c
+#   text hash     b6dd0a5fd94709e8
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  92aa83265b02821e
-#   text hash     a9a66d1cd1649b18
+#   content hash  527518f3912b894f
+#   text hash     0a0d83b4e0fddc1c
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

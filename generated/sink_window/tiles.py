@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7aea616c2eff5fa3
-#   text hash     3e0f37ef04fde8c5
+#   content hash  f9e2ea75bc35d870
+#   text hash     8ca3d5e7025ffab4
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44dd4e2cd064dca4
-#   text hash     86fbb6f012a83285
+#   content hash  6a5d025a8fdb0b7a
+#   text hash     373d5831655de917
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7182b0bc329aa3c6
-#   text hash     5d2fd9703baf291b
+#   content hash  c32e2215bc8d6da4
+#   text hash     f06220e206552212
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ed4a1c4f76094416
-#   text hash     f0d7e9ccd4273de0
+#   content hash  8c79983340ad91d9
+#   text hash     b1418e198bc40b87
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

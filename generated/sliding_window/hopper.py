@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7c22968f19fec948
-#   text hash     7b0085a5cfd5d159
+#   content hash  a555f3cac23ecf28
+#   text hash     6cc9daabfabb9e0a
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

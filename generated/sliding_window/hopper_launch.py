@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7eb8082bb07beb62
-#   text hash     7d07496dbc932089
+#   content hash  4a891c2f54514d0d
+#   text hash     e74d7cb5ca2f480d
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  87520bbfefde07e7
-#   text hash     47a40aa778cfe79d
+#   content hash  f02f7a18785f7742
+#   text hash     2b032fc34ad17770
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

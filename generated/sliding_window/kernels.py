@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e60d91a4897f6a98
-#   text hash     64aec7b83022598a
+#   content hash  103e99693f9d656d
+#   text hash     e16b3bd089031a42
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

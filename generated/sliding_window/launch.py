@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6caa49a0dd29b7f1
-#   text hash     5588e634aa8666ae
+#   content hash  32b34803988f7d5b
+#   text hash     0ad3ff283fe4f0d0
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8abc445323c43266
-#   text hash     1f01dbbdf0ec3d21
+#   content hash  a5c734ae49c1d536
+#   text hash     9f6e774029f2a478
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

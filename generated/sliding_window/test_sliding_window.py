@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f7aee5d86e25fe90
-#   text hash     d338c49e12f6713f
+#   content hash  034b53cd37d2745b
+#   text hash     4c4b398189deb778
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

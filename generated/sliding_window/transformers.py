@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f2aa3b185e6a90db
-#   text hash     d78b987886653b6d
+#   content hash  2fceeb06c1e33f10
+#   text hash     c65ad8319eb1f734
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0ecddd083775dbea
-#   text hash     ee4ea5b1d6e62e3b
+#   content hash  61d649a629ee6197
+#   text hash     274e84f4de457c66
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  adf6b2889aae15c8
-#   text hash     117c65019700c156
+#   content hash  7de791ecd0305914
+#   text hash     2da9c6fe4985336c
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b0f12d9a8f7a176f
-#   text hash     3bfa5a16ae0a9088
+#   content hash  1cd6b5d69368863a
+#   text hash     c872fa8237be42e8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

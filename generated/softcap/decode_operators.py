@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04b2eaadb7be6c98
-#   text hash     f08dd41f6418915c
+#   content hash  aee7cea34f80da3c
+#   text hash     c3058348ba1c00d3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

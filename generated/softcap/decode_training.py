@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  68a3102102ca7907
-#   text hash     d992f32709cfabc4
+#   content hash  07924826af64c60b
+#   text hash     f3d727af8ef5f7d7
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

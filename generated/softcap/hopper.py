@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b6fb46d0b0208db7
-#   text hash     b2e3bcc805b2cf4a
+#   content hash  5ae5df050cebd87b
+#   text hash     14b959e6df68409f
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a102b2266aa38d72
-#   text hash     64a8c45604dd42d5
+#   content hash  0e0e12ec38dfbd18
+#   text hash     94253e27ad5ba701
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

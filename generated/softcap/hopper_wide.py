@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  15cc64e0b8b0d518
-#   text hash     5666e1b3f7e4e7ba
+#   content hash  e9d8dce149d9c1be
+#   text hash     433b279b6e310a49
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c65235c3a9723c7c
-#   text hash     8c9b016bad491cc7
+#   content hash  f12042c38bfa463b
+#   text hash     40c9b7ce1c166db6
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fdd5d82303136cb9
-#   text hash     6c821b0661379bf7
+#   content hash  073963958f49a9f4
+#   text hash     6fe159f2d2bd189b
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

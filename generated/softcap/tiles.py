@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b24110fe902ea1d0
-#   text hash     4152a34778d03996
+#   content hash  df97f7de85869cfb
+#   text hash     932f2b0acd1a7bad
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  19d197c201fd00b9
-#   text hash     06a99e41418b5f86
+#   content hash  2d3da5879f516443
+#   text hash     3f30a52104a76ef7
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

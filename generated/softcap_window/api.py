@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07be1064d58ad9b4
-#   text hash     5ad27b56c7964949
+#   content hash  b99153511f7cf82a
+#   text hash     42889c1c03aff8da
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  28da0af8a0c0a1da
-#   text hash     4906372ec3af0bf2
+#   content hash  3462eccf34efc6af
+#   text hash     483ca7df0f512569
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

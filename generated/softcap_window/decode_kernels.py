@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  84be4d6b63bed639
-#   text hash     1ec037892b3bf3e5
+#   content hash  1ded3f452f3059b6
+#   text hash     3b12cf1038cd7a60
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  902ca63fb129ac6d
-#   text hash     34debb20a97eb0a8
+#   content hash  975fe9a997f03d1b
+#   text hash     91d20d6388144a32
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -195,7 +195,7 @@ def attend(
         joined = 0
     counted = sequences * k.shape[2] // heads if joined else 0
     split_values += (runtime.counters(counted, q.device),)
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, longest, splits, split_size, block_n, joined, lse is None)
 
     def launch_split(stages):
         runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b7e1d1c3f72b0a69
-#   text hash     20aef7abfef35c19
+#   content hash  fa15f7a5be7a1389
+#   text hash     6d1738097d59a710
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca4cc4f59c378765
-#   text hash     3643fb8afe0a017b
+#   content hash  99f9552830d506b1
+#   text hash     2fa8e1f437c7b09c
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3998f6ed5e905ca6
-#   text hash     34713054c8cd47d6
+#   content hash  c490bfd3e2e57d73
+#   text hash     102ada2f26f93d54
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  18162a1ec7175357
-#   text hash     0ebfc207cc7a43ab
+#   content hash  5449b28c2f52621a
+#   text hash     7c5691edc187e8cf
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

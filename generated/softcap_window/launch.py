@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ced1eb0c94bedb15
-#   text hash     828e5ba8e141b68e
+#   content hash  165cdfc5f9c749e3
+#   text hash     5763177e6f2f0b22
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ea9f9c2738989c1
-#   text hash     39130abbe2b23a27
+#   content hash  a0e183e763484661
+#   text hash     1073246c70797833
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

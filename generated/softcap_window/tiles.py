@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0899f531d1036105
-#   text hash     e9da449261d2e52b
+#   content hash  ee5e8bfe262d2f4f
+#   text hash     72e609a3adc3e596
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4c82ee4af481624
-#   text hash     4bf6c16db5b813b4
+#   content hash  0a8f390947900260
+#   text hash     4627d1f383a7ce5c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ca9a7a69f7f2dbc4
-#   text hash     9974999a6da84ffb
+#   content hash  ad5d18b55c873412
+#   text hash     df6e8a01111d3646
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

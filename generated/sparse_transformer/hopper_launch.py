@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5070ed10c6ecc677
-#   text hash     939eeb141a016027
+#   content hash  a26bba7fcb60905a
+#   text hash     e254a85dc59d1bca
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6532a72ea5689e1e
-#   text hash     a09d97e3ab951b0e
+#   content hash  872dbae5933843e7
+#   text hash     6a1683c510f17e98
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2e87f5f08d4e2300
-#   text hash     edafe87ea1bfc28d
+#   content hash  aa8a08bdf23da1e0
+#   text hash     ff76d017a5cf9043
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

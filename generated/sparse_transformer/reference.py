@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b4274a2da018e79c
-#   text hash     83a0fc79357a5a9b
+#   content hash  9947c34dc3e13113
+#   text hash     4cef1271137f6575
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

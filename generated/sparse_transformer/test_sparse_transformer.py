@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5cec533c8c3d98b8
-#   text hash     2c5566a2a7ec5daf
+#   content hash  ed1b16792cb9dafb
+#   text hash     92ddd3a177c1417b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

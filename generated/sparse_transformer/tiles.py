@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4622b32318f437b6
-#   text hash     5d06e7c6303a3059
+#   content hash  108a518be2af7b06
+#   text hash     e345b39d2d685413
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

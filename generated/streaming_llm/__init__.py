@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  39b9b26ef3b1524a
-#   text hash     9eca65fa0b91dbc4
+#   content hash  df44183f32ac63a4
+#   text hash     3b6c7fdfa248b309
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  129a374e7479c3ea
-#   text hash     7cf7f11ebf5d5a8d
+#   content hash  c15933a7ebae3c71
+#   text hash     9ccf9c60f5a32548
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

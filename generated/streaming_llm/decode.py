@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  17c9fd208b92bdd4
-#   text hash     c1541fe12ab30349
+#   content hash  53f1c872f9f6151c
+#   text hash     15fb838504870587
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fee7beac1ba33885
-#   text hash     492c6ec9a4b3e129
+#   content hash  8bde40f0ba99e71c
+#   text hash     f045eedd856b8632
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

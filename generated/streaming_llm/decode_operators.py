@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  493c48248eaf5e93
-#   text hash     5f4e6085d27d11c4
+#   content hash  660aafb56b62d8c4
+#   text hash     a189f1b6b5d3a6c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  912f34e3c1132468
-#   text hash     78e5862ea1b03e98
+#   content hash  66c9fd96a633243c
+#   text hash     9add28bb7bb32068
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4f033cd3064e4980
-#   text hash     9c4e3ea8d468366b
+#   content hash  b31767991814aa83
+#   text hash     b7a28895f9960263
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4dfa0a76ce994885
-#   text hash     59595917b6cde555
+#   content hash  9552b7bc774677cb
+#   text hash     1c1df3d2796d9ec7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

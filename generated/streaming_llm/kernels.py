@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d9a9039617ce7604
-#   text hash     71a21d1ef8d41592
+#   content hash  3ecd24f352449f8e
+#   text hash     dabd6886783bd7bd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  05f852cf1bd04f51
-#   text hash     7e66fe4bddafd28b
+#   content hash  cf49210fbb154d58
+#   text hash     0820bebfb062f4a6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  de3343a81d24dd4f
-#   text hash     4fab07b6e0df83d6
+#   content hash  f11fa81524d63174
+#   text hash     ef1dbece742280b9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  38a0a09e151f1254
-#   text hash     42b0283c38475cbf
+#   content hash  c767746c643410f2
+#   text hash     08d75a6a1eae8331
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38ed21315b3066b9
-#   text hash     490af2ae853f30f1
+#   content hash  4c5388970b70fa20
+#   text hash     1d2670701d88fa78
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

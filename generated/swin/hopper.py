@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7b4549b0fd8d479b
-#   text hash     8f49fde4adeebf4f
+#   content hash  6b3ac3818871da1c
+#   text hash     6f9912b136c8eb0a
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

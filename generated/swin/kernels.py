@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  32ff594f7ee1fe14
-#   text hash     803c4227aea6e31e
+#   content hash  c2161de088db2d72
+#   text hash     019c91553757c1be
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

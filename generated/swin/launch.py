@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6e7e6290261ac09c
-#   text hash     0b594cee2cfa15d2
+#   content hash  d4f27902aa8823a1
+#   text hash     55a95969b6753004
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  266877d0bcda201a
-#   text hash     b4cfd952b4a2f740
+#   content hash  e90e63a2a8dbbee3
+#   text hash     d1a12ed459854318
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

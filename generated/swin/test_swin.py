@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d666e6db8c282fcf
-#   text hash     889ac1957ab0edea
+#   content hash  8cf7d316ce7f361d
+#   text hash     056934305d80c428
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

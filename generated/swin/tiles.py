@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  19a6f82b0d214d8f
-#   text hash     ed46d3b28276fc0f
+#   content hash  81c283812dbf5e4e
+#   text hash     11465bf67f5b096e
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

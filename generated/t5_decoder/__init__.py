@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  81c0e5cb9291dbd5
-#   text hash     09aaf27f3990cd70
+#   content hash  437655d455a516f6
+#   text hash     ae0d6d0212ca54bc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9a4a05189e170d00
-#   text hash     7f89148b6d0ffa82
+#   content hash  09969a40542eda74
+#   text hash     32593031423858df
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

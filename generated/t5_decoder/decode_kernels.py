@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c5e82327dd8fac29
-#   text hash     7d4c213b91d00125
+#   content hash  0a2f4fe92e357a53
+#   text hash     8eb7e4577231c80a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

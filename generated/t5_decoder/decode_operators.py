@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  be2424ba8adc2891
-#   text hash     79efd0fc05a35ad4
+#   content hash  b3c44eb8b7afecbc
+#   text hash     970773bfedba3836
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

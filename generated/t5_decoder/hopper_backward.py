@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2bc526e9d0698fc1
-#   text hash     d60a6554386e6f48
+#   content hash  a51e0ab977c4fa83
+#   text hash     41a60e689b8b301a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c72f39fd94eaa762
-#   text hash     500227f6b97b8dc8
+#   content hash  53a8b9fbe3fba460
+#   text hash     3190208a416e5a6d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

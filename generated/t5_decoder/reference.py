@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  64770013feadb125
-#   text hash     3def0f38d3e0ad24
+#   content hash  eda34ffffeffc892
+#   text hash     a66cc9d1c745b691
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

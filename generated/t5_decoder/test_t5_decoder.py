@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80be9ceba912681f
-#   text hash     aae020f9c89a1a01
+#   content hash  ec7fe78c5e6cc80b
+#   text hash     2d8a149b5aac1a87
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  be766d7b8d9e4092
-#   text hash     36308c3fe0cbedd1
+#   content hash  ba9ac0a6f51eeba2
+#   text hash     3cfe5037189d2929
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

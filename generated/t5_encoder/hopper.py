@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  21e45ac7951413c5
-#   text hash     f5a301caf2099f37
+#   content hash  08a293bb34df01ed
+#   text hash     f7738e5e67fcddfd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

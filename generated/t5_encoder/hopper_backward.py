@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  655c31db0269b378
-#   text hash     668eb79f64d9ad81
+#   content hash  e2c972c0eabadfd8
+#   text hash     804adccd1d710587
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

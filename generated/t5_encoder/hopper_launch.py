@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1f6d005b976d7d3
-#   text hash     847811c6a97f1571
+#   content hash  0b1ce96d943b0ea8
+#   text hash     99db96c32114606a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

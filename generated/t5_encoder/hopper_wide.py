@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  346530c6512fd63e
-#   text hash     27bd6d4fdc82cdea
+#   content hash  445f03ee1f532902
+#   text hash     3a745c704031f354
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

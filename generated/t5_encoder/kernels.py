@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b85d318b9f634d54
-#   text hash     396be9a770e9916b
+#   content hash  f23aee4060f5a4ea
+#   text hash     64726b2ea4b9c292
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a871e2340a06f4e3
-#   text hash     360b1a64e4e82590
+#   content hash  44099c64f4c588b8
+#   text hash     f9ec6f870c20dac0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1eb7d9d22b239a1b
-#   text hash     faa0739ce9d6d05a
+#   content hash  dbeefaf30a90463d
+#   text hash     ae8b6c98cbc10b1f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

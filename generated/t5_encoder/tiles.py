@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  72f0516fc196194d
-#   text hash     6901cf812a5a4ebc
+#   content hash  08156980680e72df
+#   text hash     9b873583486e6968
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bff3075a4ff34e1d
-#   text hash     a51833b678a36176
+#   content hash  b4538a59636b063f
+#   text hash     90f8606e5e879b4d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

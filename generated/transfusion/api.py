@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d22aca8b7c784a58
-#   text hash     b97b50a9fd5a6812
+#   content hash  f8f3877c54eeef0d
+#   text hash     19e89dc16207bdc6
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6b6d77de23adc0ca
-#   text hash     6b3a66371d0ecb0c
+#   content hash  a22c10693366414d
+#   text hash     392069772baedd41
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

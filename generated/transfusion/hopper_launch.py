@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  881a00ce2335ca84
-#   text hash     5a169771e75fdd3b
+#   content hash  e2d20824e0b264fa
+#   text hash     8da1289dcb4edcda
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa4c75fb522054c5
-#   text hash     30cb823a9ea47cf6
+#   content hash  e1a71afb4b89afa1
+#   text hash     8709a7206eaf3d50
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  27027ed59b7402e9
-#   text hash     9fbf9f9514e7d7ff
+#   content hash  db656fa06646c2a0
+#   text hash     08b23907daac5245
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

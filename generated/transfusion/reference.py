@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0f582f932dc6deea
-#   text hash     e2562edec4170912
+#   content hash  62ff6288d4bd95b9
+#   text hash     34ebb816932917de
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  400afe15a97b481f
-#   text hash     69d3ebaf2b1bfc21
+#   content hash  c9940ce7cb476df0
+#   text hash     b9f35782b6d1e1a4
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

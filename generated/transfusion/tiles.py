@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  393b93b357e43729
-#   text hash     22ab6187985fccbe
+#   content hash  c7c76032d3d14ca7
+#   text hash     fc20a5574f7a8971
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

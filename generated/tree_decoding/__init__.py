@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  015b5cb539f9b4ac
-#   text hash     cc8bc08cb7a0a470
+#   content hash  3f9c3e53b663f343
+#   text hash     315551c00e32b946
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0c2d8cfc5bc89764
-#   text hash     cad09ba0f29919ec
+#   content hash  5bbe39394b71c86c
+#   text hash     7c36028c571e791d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ea8d855b7cd8301e
-#   text hash     a9e912d39ed05ff8
+#   content hash  0d3fce5ed8ad7d1b
+#   text hash     d213b53f59ae3729
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ad80b877605ce11d
-#   text hash     bca8ca223c2d6fe3
+#   content hash  60c7eadbff57c6ff
+#   text hash     afcd4cf25c89d457
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

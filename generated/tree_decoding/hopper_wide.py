@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18543df482ad5068
-#   text hash     b7d2d8e42bb47376
+#   content hash  defc9b2015f9c6bc
+#   text hash     9fae86b27f3cbd6c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

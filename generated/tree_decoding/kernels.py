@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  68039883ff7a3068
-#   text hash     370838f33d21b144
+#   content hash  0ce7971dd652b4b0
+#   text hash     35f8110f8edc135e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eb844b7fd0477127
-#   text hash     6b6f329064e2a983
+#   content hash  24e362e1a5d67ba0
+#   text hash     5a35c0e6b6fe13fd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

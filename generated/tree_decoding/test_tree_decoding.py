@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  185a26fef3501ff0
-#   text hash     95e147b6078f76b7
+#   content hash  ed4045f174d87ee5
+#   text hash     c40e1c7e5e784645
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5565d7f9f31d8fd9
-#   text hash     9341a08caf1e0332
+#   content hash  a5ddab578997452c
+#   text hash     dd73282071a284fd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

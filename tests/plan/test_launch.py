@@ -85,7 +85,11 @@ def test_comparison_finds(right: str, wrong: str, compiler: Compiler, tmp_path: 
         ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.shape, x.dtype,"),
         ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.stride(), x.dtype,"),
         ("decode_arguments", "(*numbers, *shapes)", "(*shapes,)"),
-        ("decode_launch", "call.longest, splits, split_size, joined, lse is None)", "call.longest, lse is None)"),
+        (
+            "decode_launch",
+            "longest, splits, split_size, block_n, joined, lse is None)",
+            "longest, lse is None)",
+        ),
     ],
 )
 def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, compiler: Compiler, tmp_path: Path) -> None:
@@ -120,7 +124,7 @@ def test_comparison_of_gradients_finds(right: str, wrong: str, compiler: Compile
     ("file", "right", "wrong"),
     [
         ("decode_launch", 'hopper_values if cache.hopper_tiles.get("decode") else', ""),
-        ("decode_launch", "call.longest, splits, split_size,", "splits, split_size,"),
+        ("decode_launch", "longest, splits, split_size,", "splits, split_size,"),
         ("runtime", '"decode": ".decode_hopper"', '"decode": ".nothing"'),
     ],
 )

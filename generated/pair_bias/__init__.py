@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  97d0ea5a1abe5b19
-#   text hash     ce9f8ce15b0e8217
+#   content hash  f2b03887c4e750c5
+#   text hash     b32bc2770679c62a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bd885421d78d6e7c
-#   text hash     7924e4a3b4d27e3b
+#   content hash  2dc4eb47efd0a37e
+#   text hash     28f8f6b70c3c17b9
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

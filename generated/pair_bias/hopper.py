@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  388bcc205be1998a
-#   text hash     75a04c83350a3496
+#   content hash  76c5b6127855e549
+#   text hash     3e71b3b865fb034e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -620,7 +620,7 @@ def launch_forward(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_bias, scale, out, lse,
 ):  # fmt: skip
     """Fills in out and LSE."""
-    in_bias = runtime.pair_rows(in_bias)
+    in_bias = runtime.pair_rows(in_bias, q, k)
     ranked = padding.rank(cache, entries, q, k, v, block_m, behind=False)
     runtime.launch(
         cache, forward, (block_m, block_n), (q, k, v, in_bias, out, lse, entries, float(scale), ranked),

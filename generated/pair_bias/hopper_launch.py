@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d1e8d79234caa8a
-#   text hash     2847c9d7ddf1ec55
+#   content hash  e803f6a17fae4e03
+#   text hash     2255ef6b793a6698
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -19,7 +19,7 @@ def differentiate(
     in_bias_qk_sum = None
     if stored is not None:
         in_bias_qk_sum = runtime.room_for_pairs(in_bias, whole=True)
-    in_bias = runtime.pair_rows(in_bias)
+    in_bias = runtime.pair_rows(in_bias, q, k)
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d91005e8185921d
-#   text hash     d2a42693ba380dd3
+#   content hash  746efd7bb7593377
+#   text hash     395e0ae97c5d4b5a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6491a046a45289bf
-#   text hash     0c557f5306f56e1e
+#   content hash  1a731dcaab3796df
+#   text hash     17ce10c94d250514
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5b5c0f94cf880cc3
-#   text hash     5141328064efc8d6
+#   content hash  3e4bbc2e2212fd31
+#   text hash     dd71f4a302770993
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

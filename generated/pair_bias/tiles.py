@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  05e0a2ab49794f76
-#   text hash     8e9561d8ea3a0991
+#   content hash  4032ba6a3acbd457
+#   text hash     cc41fe2255fe453f
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  edbda534fe0400f1
-#   text hash     e23e47ae2948cd06
+#   content hash  2ef10b92912a1cea
+#   text hash     2bb0939af770c495
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

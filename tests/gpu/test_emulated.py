@@ -528,20 +528,26 @@ def test_values_of_pairs_are_right(text: str, size: int, tmp_path: Path) -> None
         assert apart == (any(x.grad for x in of.spec.inputs) and not PAIRED[text])
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 136, 304), (2, 1, 136, 304), (1, 4, 136, 304), (136, 304), (2, 4, 1, 304)])
+SHARED_PAIRS = [(1, 1, 136, 304), (2, 1, 136, 304), (1, 4, 136, 304), (136, 304), (2, 4, 1, 304), (2, 4, 136, 1)]
+
+
+@pytest.mark.parametrize("shape", [*SHARED_PAIRS, (1, 1, 1, 304), (1, 4, 1, 1)])
 @pytest.mark.parametrize("expanded", [False, True])
 def test_values_of_pairs_may_be_shared(shape: tuple[int, ...], expanded: bool) -> None:
-    """Between batch entries, heads or queries, in tensors of that shape or expanded ones."""
+    """Between batch entries, heads, queries or keys, in tensors of that shape or expanded ones."""
     package, of = Package(GENERATED / "pair_bias"), planned("pair_bias")
     call = calls.make(of, Sizes(2, 136, 304, 4, 4, 64, 64, "fp16"), "cpu")
     own = torch.randn(shape, generator=torch.Generator().manual_seed(2)).half().requires_grad_()
-    bias = own.expand(2, 4, 136, 304) if expanded or shape[-2] == 1 else own
+    bias = own.expand(2, 4, 136, 304) if expanded else own
     out, lse = package.attention(*call.operands, bias=bias, return_lse=True)
     truth, known = package.reference(*call.operands, bias=bias.float())
     assert max(apart(out, truth), apart(lse, known)) < CLOSE
     one = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).half()
     found = package.gradients(out, (*call.operands, own), one)
     wanted = torch.autograd.grad(truth, (*call.operands, own), one.float())
+    if shape[-1] == 1:  # what all keys share changes no weight: rounding errors of so many rows remain
+        *found, of_bias = found
+        assert of_bias.abs().max() < CLOSE * (out[..., 0].numel() / own.numel()) ** 0.5
     assert max(map(apart, found, wanted)) < CLOSE
 
 

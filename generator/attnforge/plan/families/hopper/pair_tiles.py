@@ -159,7 +159,7 @@ class PairTiles:
     @property
     def laid_out(self) -> tuple[Statement, ...]:
         """The host's statement that has tiles readable from the tensor."""
-        return (Statement(self.input.name, f"runtime.pair_rows({self.input.name})"),) if self else ()
+        return (Statement(self.input.name, f"runtime.pair_rows({self.input.name}, q, k)"),) if self else ()
 
     def taken(self, known: Iterable[str]) -> tuple[str, ...]:
         """The arguments that copies take in addition to `known` ones."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4f6e5e9da4fec935
-#   text hash     2bde59afae421433
+#   content hash  4107d4bf23edd1af
+#   text hash     c798fcb2b1a4164f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6ac3c86b127b53e
-#   text hash     8cfad7ac7d44e218
+#   content hash  9224b150c1414b56
+#   text hash     d7371ed377320d13
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  9449787200d1f2c8
-#   text hash     c8a137d99bf979c7
+#   content hash  060e03e3406ba091
+#   text hash     e6a5eefeeb743a03
 #   render with   attnforge render SPEC
 """The checks of test suites and their acceptance rule; the test file next to it has what is specific to a variant.
 
@@ -90,7 +90,7 @@ class Make:
 
 def arguments(case, packed, q, k, v):
     """The arguments of every variant: q, k and v in the dtype and layout of a case, and the cuts of sequences."""
-    inputs = {name: laid_out(x.to(case.dtype), case.layout) for name, x in (("q", q), ("k", k), ("v", v))}
+    inputs = {name: as_operand(x, case) for name, x in (("q", q), ("k", k), ("v", v))}
     if packed:
         for name, lens in (("q", case.q_lens), ("k", case.k_lens)):
             cuts = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
@@ -99,8 +99,9 @@ def arguments(case, packed, q, k, v):
     return inputs
 
 
-def laid_out(x, layout):
-    """The same values with other strides."""
+def as_operand(x, case):
+    """The same values in the dtype of a case, with the strides of its layout."""
+    x, layout = x.to(case.dtype), case.layout
     if layout == "transposed":
         return x.transpose(-3, -2).contiguous().transpose(-3, -2)
     if layout == "sliced":  # as if q, k and v were slices of one tensor
@@ -208,6 +209,11 @@ class Variant:
     dropout: bool = False
     any_chunk: bool = True  # whether a row's bits are the same wherever a chunk of queries begins
 
+    @property
+    def alike(self):
+        """The small case; on a GPU also one in 16 bits with wider heads, which other kernels may compute."""
+        return [self.small, *([replace(self.small, D=64, Dv=64, dtype=torch.bfloat16)] if GPU else [])]
+
     def run(self, inputs, gradients=None, function=attention, *, upstream=None):
         """Out, LSE and gradients of one call, by name."""
         wanted = self.gradients if gradients is None else gradients
@@ -282,17 +288,25 @@ class Variant:
     def check_size_1(self, name, axes):
         """An input of size 1 along some axes is expanded to any size."""
         __tracebackhide__ = True
-        x = self.make_inputs(self.small)[name]
-        for axis in axes:
-            x = x.narrow(axis, 0, 1)
-        self.check(self.small, **{name: x})
+        for case in self.alike:
+            x = self.make_inputs(case)[name]
+            for axis in axes:
+                x = x.narrow(axis, 0, 1)
+            self.check(case, **{name: x})
+
+    def check_float32(self, name):
+        """An input may have more bits than q, k and v."""
+        __tracebackhide__ = True
+        case = replace(self.alike[-1], dtype=torch.float16)
+        self.check(case, **{name: self.make_inputs(case)[name].float()})
 
     def check_least(self, name):
         """An input that is added to scores may hide pairs with the lowest number of its dtype."""
         __tracebackhide__ = True
-        x = self.make_inputs(self.small)[name]
-        x[..., x.shape[-2] // 2, :] = x[..., : x.shape[-1] // 2] = torch.finfo(x.dtype).min
-        self.check(self.small, **{name: x})
+        for case in self.alike:
+            x = self.make_inputs(case)[name]
+            x[..., x.shape[-2] // 2, :] = x[..., : x.shape[-1] // 2] = torch.finfo(x.dtype).min
+            self.check(case, **{name: x})
 
     def check_operands(self, case):
         """Compares the gradients of q, k and v with the reference, for a call that wants no gradients of inputs."""
@@ -694,7 +708,8 @@ class TestAnyVariant:
 
     @pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded", "unaligned", "shifted"])
     def test_strides(self, variant, layout):
-        variant.check(replace(variant.small, layout=layout))
+        for case in variant.alike:
+            variant.check(replace(case, layout=layout))
 
     @pytest.mark.parametrize("more", [0, 6])
     def test_as_on_gpus_that_copy_no_tiles(self, variant, more, monkeypatch):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1d3fd786b7cab0a8
-#   text hash     147c72202daf5c49
+#   content hash  74f48e65e15a1053
+#   text hash     cd63545b2b937107
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

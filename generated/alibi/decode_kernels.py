@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae2c44faf9cda117
-#   text hash     d7cd0063f54e1817
+#   content hash  cfd95236b8538448
+#   text hash     7adf77ae678b749d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

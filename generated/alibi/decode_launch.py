@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d54624111f37b6f2
-#   text hash     d97688be517e8779
+#   content hash  77b2d299f2ac8ca4
+#   text hash     92d213d6e21df8c3
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

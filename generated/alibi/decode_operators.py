@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4b38a0ffddeb6582
-#   text hash     a840a6cb185e3257
+#   content hash  047121b4608990d6
+#   text hash     31fc871feb29b1fa
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8adca951a26e2b99
-#   text hash     8e57977af60bcd32
+#   content hash  bb2afd87379bc56f
+#   text hash     fd4178a7b261106c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e40f0d4f70bc0ba5
-#   text hash     c7a3475f7f535134
+#   content hash  c380a3f2cb1bfd3c
+#   text hash     2ddfc2f608433665
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

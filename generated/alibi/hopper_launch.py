@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  26ea1a22e19f00f7
-#   text hash     60560e6df55463c4
+#   content hash  0f2a188ba2f2ca39
+#   text hash     ece7ad5d4a22fbbb
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

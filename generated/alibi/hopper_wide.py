@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3a4009c6c51b188a
-#   text hash     24550bbb722a0223
+#   content hash  926b55c3dea6af5a
+#   text hash     13581abffcf1a55c
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a192f7901e9f81a
-#   text hash     7a7e1e56cf0fca67
+#   content hash  900d3d198b473f97
+#   text hash     24fa94c45c717100
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

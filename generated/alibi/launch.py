@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  67fb725b33c0fbe9
-#   text hash     44595b7dc5780933
+#   content hash  e651fb332048638e
+#   text hash     35ffe7c810d9caca
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

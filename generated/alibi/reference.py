@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcec2e85a0b98d8c
-#   text hash     5232f116ece04afc
+#   content hash  9c97e1da197dbe99
+#   text hash     489c218d1ec3862a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

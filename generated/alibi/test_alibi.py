@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  516c8e57916fd32e
-#   text hash     7b286e33c2fcb031
+#   content hash  5eeb1817e7f02e48
+#   text hash     e187afb8db1a4aec
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dae1dac41928d794
-#   text hash     26cf7704ef3bacd7
+#   content hash  157da83c562333ff
+#   text hash     3ea218dc8e49e471
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8419d9bb350ed2a0
-#   text hash     b255c490e612ece1
+#   content hash  f2628a31925abd0a
+#   text hash     069c22bb3b071746
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

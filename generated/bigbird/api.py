@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  be8e657fbf2278e2
-#   text hash     74673a403ac7b296
+#   content hash  85a1aff0f53df3ac
+#   text hash     eec71ac909f15384
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e1f7d3d80a5ca6e4
-#   text hash     07310657c277141b
+#   content hash  53d8bee7250ded88
+#   text hash     14d552b921bb2088
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

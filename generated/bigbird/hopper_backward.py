@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4b9de062b6c4771b
-#   text hash     678653180def9ff6
+#   content hash  a463ee2080b7ff66
+#   text hash     6dcbfe4652bc88cf
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b60558bd949e33ee
-#   text hash     f7ab6b500327d09a
+#   content hash  aba8f91249425198
+#   text hash     873c50083fb8534a
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1721c243f5d747ff
-#   text hash     9b5710563aa67f1a
+#   content hash  6d466aafa1342a31
+#   text hash     e204dff7b2341b87
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32b75e65ed3e3f43
-#   text hash     e9fc2c688b9ad697
+#   content hash  2dafaace87cd0cc2
+#   text hash     96b837b445dd6e73
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

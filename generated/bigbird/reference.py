@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6bb947934ddfe7a7
-#   text hash     92088b929f025a33
+#   content hash  1cd93eed0fb04ed4
+#   text hash     ac4bf26aeb366946
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  21c9f3cb18c4f637
-#   text hash     c6c243742841b21e
+#   content hash  53e326e383cd5733
+#   text hash     ae8825be932fa671
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -78,7 +78,16 @@ def test_mistakes_are_named(mistake):
     VARIANT.check_mistake(*MISTAKES[mistake])
 
 
-@pytest.mark.parametrize(("name", "axes"), [("block_mask", (0,)), ("block_mask", (0, 1, 2, 3))])
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("block_mask", (0,)),
+        ("block_mask", (1,)),
+        ("block_mask", (2,)),
+        ("block_mask", (3,)),
+        ("block_mask", (0, 1, 2, 3)),
+    ],
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

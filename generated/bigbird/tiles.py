@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0f27f7163cfad83b
-#   text hash     1dafb806a2692551
+#   content hash  11d5e3778ca81335
+#   text hash     eef4e3b85f814d82
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

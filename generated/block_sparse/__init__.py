@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  697c8dccc0d558b6
-#   text hash     88f91ef7e426912b
+#   content hash  fe237f51d19b4200
+#   text hash     e455c0ce5a798827
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

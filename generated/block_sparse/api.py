@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4772557cc8afdcff
-#   text hash     1c31a83b3a0508e9
+#   content hash  3f3fad15fc42d332
+#   text hash     4f6189eaf69991ae
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  310a573a8460f9fa
-#   text hash     e41d10b7b8299f7c
+#   content hash  d6a1ac0b31c3320d
+#   text hash     6526eb1b8cf366f5
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a7969c44615aaa2b
-#   text hash     8dd8bf5e075c5786
+#   content hash  22b0b56cd107c56d
+#   text hash     1eb81d382eb3187e
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a725b1df5638c50
-#   text hash     bf81156203aa3bb9
+#   content hash  bac2accca220a438
+#   text hash     21f463a8db39e98d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

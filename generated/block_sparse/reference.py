@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d67c20263b4649d0
-#   text hash     dc51090631a680c5
+#   content hash  6ff99d23274340ef
+#   text hash     bb23ae8cde16e93d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  77f94ce72ce47a6b
-#   text hash     f24ae21cd28078c9
+#   content hash  caf89b3ce68cfc97
+#   text hash     16582d5836ef583a
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -69,7 +69,16 @@ def test_mistakes_are_named(mistake):
     VARIANT.check_mistake(*MISTAKES[mistake])
 
 
-@pytest.mark.parametrize(("name", "axes"), [("block_mask", (0,)), ("block_mask", (0, 1, 2, 3))])
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("block_mask", (0,)),
+        ("block_mask", (1,)),
+        ("block_mask", (2,)),
+        ("block_mask", (3,)),
+        ("block_mask", (0, 1, 2, 3)),
+    ],
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

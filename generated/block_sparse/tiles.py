@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4524bdc8402ad56a
-#   text hash     05331c254208deaa
+#   content hash  8ec445d60fe9d5df
+#   text hash     e6576aa846904759
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c26f8c5229799a1
-#   text hash     c849fccb1ffbd4d1
+#   content hash  ebc163d426a62258
+#   text hash     4698dba2598490b5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

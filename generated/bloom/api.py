@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b5e6a09084b43694
-#   text hash     445b18a55c4d6d57
+#   content hash  1c5dc52db60f6477
+#   text hash     27bfde23e88ec99f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

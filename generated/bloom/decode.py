@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  410293b742d8a8d9
-#   text hash     835baeee8b3f5e65
+#   content hash  a18d6b37673c91bd
+#   text hash     01cd2e607e24fb9f
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e23d420872665968
-#   text hash     849ae0fe47e44ae2
+#   content hash  1fe836ec0492c83d
+#   text hash     b1cad6b7bf0af9e2
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

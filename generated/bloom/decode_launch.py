@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9d3d62521ca74fe5
-#   text hash     293be74b13c76934
+#   content hash  bcdf56aef60e9894
+#   text hash     47c5d1be9e8a1ca9
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

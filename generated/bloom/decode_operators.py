@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3b60b35feb3b6fe1
-#   text hash     c15d57f03531a889
+#   content hash  6a0cc6d5a632d456
+#   text hash     e6b4c6443e27aad3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

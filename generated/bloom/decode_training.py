@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c194f72950c71ea
-#   text hash     75bd106dbaa0a203
+#   content hash  e53330807ef4f998
+#   text hash     6abc05b1e413a2e4
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6bb906510af14769
-#   text hash     a0ac399e8686a71d
+#   content hash  0ed4ba1974513244
+#   text hash     307b492b0dc26670
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7c5cbd41db37ca82
-#   text hash     cd82f9d2b8f059cd
+#   content hash  0f5d620f1255f8bc
+#   text hash     77c40587b38d565c
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

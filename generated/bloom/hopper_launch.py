@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  84165d4f244e3777
-#   text hash     450203ab26034117
+#   content hash  82e6ff62100e2bc1
+#   text hash     685bb79775c1d36f
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

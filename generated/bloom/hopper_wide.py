@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  05649de5aaa703a5
-#   text hash     62067d6a1b1782db
+#   content hash  97b744c692c5d3c0
+#   text hash     bb35ce9222fb5b55
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

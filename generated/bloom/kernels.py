@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7f02a0806e45b993
-#   text hash     76801efa6682820b
+#   content hash  2fc247f323f23e48
+#   text hash     8d0188c69e1662a9
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8cf192c928d322c6
-#   text hash     cc4b46473046ff3f
+#   content hash  b788b0eefb3a7ee7
+#   text hash     550900c6cac38433
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  186021fd6828826d
-#   text hash     34f37b80651236ce
+#   content hash  bfbf4fb8629f4279
+#   text hash     085b0993544b5307
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  745d000365860a4c
-#   text hash     4551d18294acffa6
+#   content hash  ce21828355c0097a
+#   text hash     9b1357a37f6d4609
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

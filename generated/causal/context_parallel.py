@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5c3b387fb9b36b41
-#   text hash     2826101f7d7183c4
+#   content hash  a6c7b6b4ef5c56e8
+#   text hash     3dcd584df1e3b053
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

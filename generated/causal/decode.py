@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  108c500f81d4bded
-#   text hash     3701572f15206d80
+#   content hash  118f2ea4b372b854
+#   text hash     0e3797905a91e221
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b17aa433e5dccbd0
-#   text hash     3454aa3324504f89
+#   content hash  82d42859b72cb637
+#   text hash     037980440a6510f5
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

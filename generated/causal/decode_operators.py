@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bb0c2c7078deaf98
-#   text hash     99ac52d1b900766d
+#   content hash  a37b01d945df8059
+#   text hash     992997f8587bbd87
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dd99782fac166f59
-#   text hash     796956844a18a3f5
+#   content hash  59c6c4aa3a029232
+#   text hash     e7784e4c18b569ec
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fbef1cf01a8f11de
-#   text hash     c1e11b7ebcfa788c
+#   content hash  a4fce41eb5e662f2
+#   text hash     49952e305ee9c199
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

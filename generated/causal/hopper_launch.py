@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  248295595ba18802
-#   text hash     a062f470958ae118
+#   content hash  6a5576342dd87088
+#   text hash     8a4b6c83d775df72
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  58197697f76c4134
-#   text hash     d6b814a68f64cc20
+#   content hash  b70274b84e1f2354
+#   text hash     a3477c9740ebe934
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

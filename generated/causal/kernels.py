@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37aa1f772f9d30de
-#   text hash     605876506117cd51
+#   content hash  aa54ec3ba78ea2aa
+#   text hash     8eecf7c7a97fdc5f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1dd1fd2eb292a31
-#   text hash     75b2afb38796db15
+#   content hash  e2d510753c290f4c
+#   text hash     e05830b13fea3cfc
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  745f0958b9f74924
-#   text hash     d49694d4ff6055dd
+#   content hash  bae1b9f863797e56
+#   text hash     992f132fd5e1fcf3
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

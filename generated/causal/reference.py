@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3a3d5e313ce962d8
-#   text hash     8e20b45093533bee
+#   content hash  471a011cbe149ae2
+#   text hash     2fcc4d9c6c91e73a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b4b15b3c55cacfb
-#   text hash     a95515421494419c
+#   content hash  48c2ad56fb0d4093
+#   text hash     88cbf316a069e70a
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f9ebcab55f47457
-#   text hash     fcf7df783c85287b
+#   content hash  5e0abcf447922e88
+#   text hash     ac5849aea3b09e36
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

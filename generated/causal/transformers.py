@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  868c9d31278e8be6
-#   text hash     7378ce8eabae957b
+#   content hash  aa50cafca9ee599d
+#   text hash     7f220c2f81264e5c
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1624f96d0c841ee
-#   text hash     782b4f5c87257b86
+#   content hash  8872d68be9911a27
+#   text hash     5cbbd4d8a9581daf
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

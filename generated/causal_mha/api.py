@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca50ee7d1af15e07
-#   text hash     ff1b7220697e9779
+#   content hash  c0573899bae6549c
+#   text hash     e0c9e54498b90cd7
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

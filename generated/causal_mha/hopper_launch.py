@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d2dddbab4d2518b7
-#   text hash     1188c127ad1f8bf1
+#   content hash  314874c46b9f082f
+#   text hash     e71297b7b3cb455c
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3e395781e0863c4
-#   text hash     a23fbf47e19f78f6
+#   content hash  b30ad7f6696ca9f3
+#   text hash     86baeffe411ed1ed
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

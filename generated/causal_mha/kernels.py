@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3822ce685ba519a2
-#   text hash     5dffd1dd9e7b40d0
+#   content hash  62a3d38fb6dfe96d
+#   text hash     415be6a5c631d150
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

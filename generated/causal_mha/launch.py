@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  57702e676708bd89
-#   text hash     c7f1c8455df3376b
+#   content hash  8b6ed1f50f99ff09
+#   text hash     37ef1f53fed7ec34
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  236fe0009787774c
-#   text hash     975a44b91446d8d0
+#   content hash  78852f55042f3015
+#   text hash     3feb48e52cf51510
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b4fcb6d8ddcd2f92
-#   text hash     d4beb7d9fd4bf8cc
+#   content hash  d1e719479ccfc230
+#   text hash     afdcb824383c5b47
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bec5816ed11b0b9b
-#   text hash     e3cf33a66ff4bc6b
+#   content hash  d08cb702309cadbd
+#   text hash     ba646d5594bc1f6c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d8a9b6ff7b4ba03e
-#   text hash     5254b8a384980a5b
+#   content hash  4be2cb4f8997e809
+#   text hash     f0a3a6cbda73112a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9f796d42a91df5b1
-#   text hash     76dfd1d1226d925f
+#   content hash  c39ff00644b07647
+#   text hash     d02bbd97c81e1a5e
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

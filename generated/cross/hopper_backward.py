@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  73aece7e253a872b
-#   text hash     e021b2eaaca8ec7b
+#   content hash  be2fdb5129124fdf
+#   text hash     2e68196fc0845856
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b52a0e79af6828b
-#   text hash     fad60c792ab185c2
+#   content hash  fa0e354cc625d1a3
+#   text hash     2f7afadc3997f198
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0c57c2458ef5348
-#   text hash     5e627082079459c5
+#   content hash  1966f323806d5562
+#   text hash     d2e347b0ecf4e254
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

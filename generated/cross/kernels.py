@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9649ec3d0af5610e
-#   text hash     1262ec8a18628f4d
+#   content hash  413e1b4e008c2057
+#   text hash     69daaa2292f971de
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

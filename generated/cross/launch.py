@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a2029bf14ac43ab7
-#   text hash     ddf5092c5ec9fd23
+#   content hash  f33910d679c6c72b
+#   text hash     4478014ca0883c55
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

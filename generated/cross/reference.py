@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  770147c8f4318572
-#   text hash     3099dccf1c939e7a
+#   content hash  576edb8c97d0b9ce
+#   text hash     8f098385caf3e7fa
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1f77a1943b6272a3
-#   text hash     39ea9d0498e17f4d
+#   content hash  da7e0aac3f3291cb
+#   text hash     46c53f3f6d7dd246
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

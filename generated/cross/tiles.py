@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7656ef429dfc8343
-#   text hash     6f90fe5d521e5f5d
+#   content hash  91ea7ba4f5c34d3e
+#   text hash     5cc1f44a98a8ea7d
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  53197664a779158e
-#   text hash     04155f2e1f402c53
+#   content hash  a5617f7ab422792f
+#   text hash     94199dd77603698b
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4196bbd89272bbd8
-#   text hash     61bb5c283fcf41a7
+#   content hash  3176bce537a3fd82
+#   text hash     5873a0243f2235b9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

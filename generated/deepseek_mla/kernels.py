@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  52e8eae19b9a2915
-#   text hash     893a603af845c934
+#   content hash  2b6c690b0cc6d266
+#   text hash     335f0d189520ea92
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

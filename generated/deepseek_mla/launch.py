@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae9396f497753a68
-#   text hash     e905f857e9a80d52
+#   content hash  36f7d9511f72e6bf
+#   text hash     778fe0c9ee5fb500
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49badae0436ea70c
-#   text hash     7d04a7954c2b11a4
+#   content hash  210c8cc9b4eb9ac8
+#   text hash     031d05f6fa95534c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  62b714135b0199b0
-#   text hash     27722ea154d884f4
+#   content hash  a062ef8e5fbcb619
+#   text hash     f584bc13c579c90c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45ced93db518abe0
-#   text hash     2872d08e7f5d073f
+#   content hash  ae36540098ec9fa0
+#   text hash     f2c0b92e23b234b9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

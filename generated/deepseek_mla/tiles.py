@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b812440ac82b9ebb
-#   text hash     bb7fe714ba2e564a
+#   content hash  372084f78f4f9d76
+#   text hash     d4555562c033c5e1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

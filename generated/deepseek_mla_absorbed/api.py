@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dceab9e5907a8a0b
-#   text hash     81f9cbc9eff5133e
+#   content hash  69813461b5ed0e1c
+#   text hash     184eacf7400893cd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5f3c83941a0437cb
-#   text hash     4dec69d9234252b9
+#   content hash  e16778195d7b8b37
+#   text hash     973ebe6aee0c35f6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a909d0a1c8a2f42b
-#   text hash     4390443dc040ac7d
+#   content hash  71b9bd6c542ce081
+#   text hash     c4d95a6a2b1e8b98
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

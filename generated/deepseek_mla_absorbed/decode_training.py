@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  67a8bab2ce88810b
-#   text hash     01b55368e7b514cd
+#   content hash  846aa8be07f8e834
+#   text hash     7958286c3d5cd93b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  41e8f66ca3d76130
-#   text hash     2b8b3f0ae4d3d43a
+#   content hash  52bd75d8123e36f3
+#   text hash     7041af4c73950251
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ecf0cb4484acfa87
-#   text hash     6065f7208c98a881
+#   content hash  dcef474ba553979d
+#   text hash     37e77e060c120a8f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cccd7dc5b53ef106
-#   text hash     81906c7aa3f7f8f1
+#   content hash  05c5bb6d17319422
+#   text hash     71b3166310f771b6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

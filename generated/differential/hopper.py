@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  89d29bc78cdacc5a
-#   text hash     85b17d7705acbf84
+#   content hash  d00d85098d2276ed
+#   text hash     68aa4a4adf29ef8b
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

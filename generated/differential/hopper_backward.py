@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  79f29d75ad67693a
-#   text hash     01816c66b7520bf6
+#   content hash  f2b7cd3cd5de4f5c
+#   text hash     254c28e4846b1430
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

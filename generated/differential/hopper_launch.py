@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  64f7285369fbe049
-#   text hash     b69df4358248231c
+#   content hash  d616ea0ecfff774b
+#   text hash     6b82645f037e1b5f
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bfe8bc94d21c6283
-#   text hash     92082fa64538c40c
+#   content hash  b53ca0ccbf0e9136
+#   text hash     f6aecdbf7e2c4755
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

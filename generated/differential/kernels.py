@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  277584d4313ff52f
-#   text hash     6a354aba4203b74a
+#   content hash  0e4e7fd9e68e1cf3
+#   text hash     349e88d1ed727dd2
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

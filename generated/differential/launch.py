@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4c7edc828a1d770
-#   text hash     377b60de5fc78b97
+#   content hash  29fd706c091e41b8
+#   text hash     b942735e8fce47e3
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2039b6604efdf02b
-#   text hash     efcdfb8256c940c1
+#   content hash  72fd27bc20bebb49
+#   text hash     c8f0fc378ef89c3c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

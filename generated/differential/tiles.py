@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c365f095661798b9
-#   text hash     f54cb0dd40a260fa
+#   content hash  fa9fdc1b2bd5adac
+#   text hash     e28c45f19ac1cf4b
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4937262cfde9be94
-#   text hash     60f59192430d243f
+#   content hash  0d4d15c91613f535
+#   text hash     fa5dac7c3fb74df8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  467ddebd4eabfcc8
-#   text hash     19eda0de20477cbe
+#   content hash  3b176bd3ce9fca57
+#   text hash     98953e3c98593150
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

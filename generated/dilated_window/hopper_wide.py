@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  778863d726cf29a6
-#   text hash     04acf6f96f630ffe
+#   content hash  d116bcdb20409cc4
+#   text hash     573e945becfefc9d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

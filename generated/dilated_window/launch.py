@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8623801ae2a1a9a9
-#   text hash     b1d473a1abfcdc6b
+#   content hash  78dd11e484b6ca3b
+#   text hash     82809efdf9160798
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c5cf3250179593c2
-#   text hash     2439f48a82daf8c9
+#   content hash  1e08c2a87c349d64
+#   text hash     90de51f50bfd57aa
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f6dc11f31b8dec6e
-#   text hash     b759ef0419eb5b5e
+#   content hash  4d490ffc525d0e01
+#   text hash     0c5412489434cfca
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  814421468114ae3a
-#   text hash     bf512ab117bbd97b
+#   content hash  d0f0c96894a6f37f
+#   text hash     085196f130e77478
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  57378f0d475cf57f
-#   text hash     ad8d409780eccc26
+#   content hash  b12eb6b2c73a9587
+#   text hash     ccea555c52c4065e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

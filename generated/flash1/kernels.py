@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b599eb913eef11b7
-#   text hash     99f64d34ba7a0c79
+#   content hash  fc08668bfa92c221
+#   text hash     96e8319b3b8c77ad
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8fb4b2ec1cfddb77
-#   text hash     3cd353f6fc93b08b
+#   content hash  e70622ff0c672724
+#   text hash     98f8ff8d5389f5d1
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  36a0f40f1d8056d7
-#   text hash     5027e473a5d72198
+#   content hash  df7f22fd3aae354e
+#   text hash     f38e5d5818ec7dba
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b7f38365e65532a
-#   text hash     efe76b8e502c7238
+#   content hash  9e2a074257044b65
+#   text hash     6d0f811e10c97903
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

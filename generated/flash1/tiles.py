@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d2cc4b8919eeb262
-#   text hash     7795fa04e7ce2143
+#   content hash  e41877467292b7d7
+#   text hash     476bd7cb995f0eef
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

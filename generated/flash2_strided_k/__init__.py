@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f2489dba9fce298a
-#   text hash     0d48a780a64e9d00
+#   content hash  3cac5559fbee0641
+#   text hash     6434d920aad2b7dd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

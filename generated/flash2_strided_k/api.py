@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7af4fc6e9b862663
-#   text hash     e136cff48338f781
+#   content hash  d524fcaa2f7b88fc
+#   text hash     a1e492bd4be3827b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

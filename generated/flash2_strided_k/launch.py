@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1b936d045c191e0e
-#   text hash     e9cc42ac0f4465ff
+#   content hash  fd1a3c0c8ca906c3
+#   text hash     3f621f90d8454cdd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4b7a6fb3a4070e09
-#   text hash     f93efbd897f63b34
+#   content hash  bd04f0a2a245310d
+#   text hash     d4f62fa30fcccf1d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  80d7ba749d364c8c
-#   text hash     919267e0d4292b84
+#   content hash  cf22d21f98c25d7f
+#   text hash     f2b56632815b4a78
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

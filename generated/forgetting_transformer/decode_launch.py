@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e9dcae566cae1843
-#   text hash     0f4caf1760247685
+#   content hash  f9141821f3dafcc9
+#   text hash     ad78395d3952bf76
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

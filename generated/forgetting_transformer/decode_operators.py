@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  76d8731f86a88fbd
-#   text hash     eb44b4e75b59b490
+#   content hash  f0b3f3aa54c8def0
+#   text hash     18de03d89b288132
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

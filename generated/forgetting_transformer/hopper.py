@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bf9f269947c14dc7
-#   text hash     7bcd5916e7bcab2e
+#   content hash  cda1574ca1952080
+#   text hash     273f2273c0bb0f1e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8482d575e0114f82
-#   text hash     8fb0e3369d7842d1
+#   content hash  116cfe7e6a9d1844
+#   text hash     b74ae0cff2549cda
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dfbc470ba60f48a7
-#   text hash     b08839525ffec135
+#   content hash  10dbe26a3d250a54
+#   text hash     be295507ecdb8726
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8f12515096d19f72
-#   text hash     a6b42163a28dcc4e
+#   content hash  f01de9163203ada6
+#   text hash     92571bb183b0df68
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

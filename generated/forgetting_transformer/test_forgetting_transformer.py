@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  25ac838b48ba05fe
-#   text hash     1753408103cad9a8
+#   content hash  af701debecab086f
+#   text hash     8e892274d601da17
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -82,7 +82,7 @@ def test_mistakes_are_named(mistake):
     VARIANT.check_mistake(*MISTAKES[mistake])
 
 
-@pytest.mark.parametrize(("name", "axes"), [("log_decay", (0,)), ("log_decay", (0, 2))])
+@pytest.mark.parametrize(("name", "axes"), [("log_decay", (0,)), ("log_decay", (2,)), ("log_decay", (0, 2))])
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  299a23a461192282
-#   text hash     c4d477e3cc391594
+#   content hash  491dd54d7a3a4a9e
+#   text hash     962080af528a3472
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a13087a11c879c6
-#   text hash     0a190fd39552e6ad
+#   content hash  4817586a62ce8bf7
+#   text hash     7a3c9912451a5930
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

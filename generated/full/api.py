@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3b52d4c640fd37df
-#   text hash     23d71a2328895c15
+#   content hash  ee4f5306ebfbaa9a
+#   text hash     4f42da70a9de030f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

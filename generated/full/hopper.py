@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  acdb57447d79473f
-#   text hash     fadd92dea86a0a53
+#   content hash  e1fdda41681b5cdc
+#   text hash     74caa09cbd850552
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

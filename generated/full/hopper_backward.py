@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fd9f319a5a750a07
-#   text hash     c28a003a976c3406
+#   content hash  d2f37c44fe2b1677
+#   text hash     f61245090d357bf2
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

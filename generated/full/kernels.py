@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  93b0245897199de3
-#   text hash     61a3ffdad1fb8f7b
+#   content hash  5ceb33ff87bd1a47
+#   text hash     a913fb238f7865f2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5cc4b0d72de7391b
-#   text hash     754fbeedaf697ed8
+#   content hash  be14e33964215b06
+#   text hash     6cba3d6bc69ed2a3
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0a0255234b4b6347
-#   text hash     108498a9bd71e17a
+#   content hash  1e90c3e79550d9e4
+#   text hash     6e2abaf888ce1fdb
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e5b88a0c45d87364
-#   text hash     4293c49d482d173e
+#   content hash  e212a340fad892d5
+#   text hash     1cf3af9c2b3c1110
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

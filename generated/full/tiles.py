@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f54eac2656a2313
-#   text hash     cd80b72413e2a8f0
+#   content hash  10bbe69a201e07ca
+#   text hash     766fd0f136c3e4b4
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08d6909ad1a0e49e
-#   text hash     6d3eb76174565790
+#   content hash  1b22c138a39ceb88
+#   text hash     8bb8c49e8acd4c3b
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  10a7bfbc35e5b441
-#   text hash     ddbb5fbcf905ad41
+#   content hash  0f76ff6afb3aa6b8
+#   text hash     db69dd99d9f6cd8a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a167f236057d74bc
-#   text hash     5e662f1500d5700e
+#   content hash  3105f6326e2e1708
+#   text hash     d661752cfb8947eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

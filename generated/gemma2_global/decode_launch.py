@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4cbe9b2bfe55e3e9
-#   text hash     abe3285b190e9804
+#   content hash  e9cd366196858430
+#   text hash     0b1891be5a05fd47
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  55a9f22b155fb4b6
-#   text hash     d44a6303e10e4d7a
+#   content hash  4f605ba63b6bf74b
+#   text hash     b95f9f5720a31cf8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c3c8ce9ba6d6cfa
-#   text hash     2d88a6c6890eddb2
+#   content hash  bbb23446538625cd
+#   text hash     4876d75d3fe9f05d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b7616cb5088cf3e
-#   text hash     567bb178bb3f8e25
+#   content hash  e822c8f3903e70da
+#   text hash     93ceffba83a45f67
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dd0ae6b1591732f3
-#   text hash     402b945cddfd1659
+#   content hash  bffa1fa7ce4549eb
+#   text hash     12ae1d25444ed039
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a0de049ac38834de
-#   text hash     eaadc76e716a7e17
+#   content hash  2530fb4d4e29d69c
+#   text hash     780d24c5c9b41ca2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f3fb97aafbf2f259
-#   text hash     07899a7493296f0a
+#   content hash  34cb3fc33bdaae94
+#   text hash     9fb3a98493c98bb9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -83,7 +83,7 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))])
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  251eef5392f6a4fe
-#   text hash     b4343de217677e90
+#   content hash  576be06988ba3ea2
+#   text hash     90bb5b292d10ce38
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

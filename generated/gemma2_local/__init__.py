@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b318b7bb4ff50cfd
-#   text hash     2915b3207ce7c465
+#   content hash  f892274fc047fef3
+#   text hash     0388cfd9d9f268a6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

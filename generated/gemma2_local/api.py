@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e9f80dd6a3c16972
-#   text hash     c84e207d6e5c5970
+#   content hash  d95df59c03faf78a
+#   text hash     775a84ef83fe8fc1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

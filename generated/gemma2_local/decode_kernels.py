@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  552d8a1af330a13b
-#   text hash     d8000fdd83c53c2d
+#   content hash  de3848d33bde8b02
+#   text hash     eb6cc70f84d5a676
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

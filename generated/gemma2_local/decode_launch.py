@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9c566007578ea3c5
-#   text hash     58be88c6f869c3aa
+#   content hash  d8a10d5b05bbbe51
+#   text hash     902679912fc17873
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

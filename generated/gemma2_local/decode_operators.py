@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2c67d63d55a571c1
-#   text hash     1e6745f22a49fe28
+#   content hash  b8b3653965f225a3
+#   text hash     98f505f25dc1311f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c086fd95423482ee
-#   text hash     6a8bfcf80f48aa8e
+#   content hash  7ae1db531dabf71d
+#   text hash     cc95355a33c97d87
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

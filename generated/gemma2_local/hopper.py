@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  968de40691e390f8
-#   text hash     cdc72f9fa7ea9367
+#   content hash  2e5a1b137219ed7c
+#   text hash     675bc3486cbe8ad3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

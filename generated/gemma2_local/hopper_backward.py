@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9c10ffffad684742
-#   text hash     66489787a1f0d298
+#   content hash  ae2988b2521d429a
+#   text hash     0214b0c0db346e72
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ad423686a46901f
-#   text hash     13ad4501b421011c
+#   content hash  ba875a9b253030f8
+#   text hash     9f611f081ea656fe
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

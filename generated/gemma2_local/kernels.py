@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  83aa943845a38e27
-#   text hash     59002ddc4228249f
+#   content hash  99f8e9b897affbac
+#   text hash     f93d938ee3f43c3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

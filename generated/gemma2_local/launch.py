@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  83333282d40c2da4
-#   text hash     e99dd96aee736562
+#   content hash  d8df5e1ea23e7af9
+#   text hash     f8e3511aef06284f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

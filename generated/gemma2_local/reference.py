@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  60cf75262cabd1c1
-#   text hash     4d1b6bd4a1aff2fa
+#   content hash  a344559ce7c1bf08
+#   text hash     afc3ba67f019cbc1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d03c98aedb3d4485
-#   text hash     174e13d3b9c967c2
+#   content hash  c0837b052be28bf3
+#   text hash     0846b937380be2d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0293cf93c369998d
-#   text hash     dc9ee1109f903d3f
+#   content hash  e7dcec68b645228e
+#   text hash     5178dce65d2b9df4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

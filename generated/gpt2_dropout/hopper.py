@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9c21d3010416f8d1
-#   text hash     40c1bbb272cb9263
+#   content hash  2ed957e80ae9ee7c
+#   text hash     1cb868044884e515
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ce2ab4eaabecb243
-#   text hash     2d08db4c6a4ec9a6
+#   content hash  034302599b5748e9
+#   text hash     cce125f1b0eb50d5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b8e2080856092c2c
-#   text hash     889a4fb301e2dd69
+#   content hash  9cae6eeeba542af6
+#   text hash     c98ba22e10c45fb3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

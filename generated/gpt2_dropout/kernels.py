@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  14fc03ed11d1312b
-#   text hash     eb8b4bb8ffadf687
+#   content hash  20451539e79fd264
+#   text hash     603a9b232a3181df
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

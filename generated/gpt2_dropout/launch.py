@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0349779dc2838ff5
-#   text hash     adb993b0644757bf
+#   content hash  322f0d419f4b2b1c
+#   text hash     3192f3e2cb9d8ec9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

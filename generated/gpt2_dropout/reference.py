@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  660530b0f9485b44
-#   text hash     0a2483fe7ab8e04c
+#   content hash  0fc89aea91963915
+#   text hash     712b9eba5ce31486
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

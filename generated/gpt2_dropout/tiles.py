@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1d5d3034120525be
-#   text hash     449d81af43200cfc
+#   content hash  7b4a73f557603db9
+#   text hash     c7716f7a3d81598b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

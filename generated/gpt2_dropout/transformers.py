@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  25b012b62336b80e
-#   text hash     ff485ba6377f1db3
+#   content hash  a9be004323892811
+#   text hash     f5e32e046cb75ba1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8aa93c77ce2a6039
-#   text hash     a4eafe6531cd9f38
+#   content hash  572b6f69dee2e840
+#   text hash     1376ae529c16a593
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0b0cf9cb3250be55
-#   text hash     39ffdb98659af7e5
+#   content hash  75de8be15ad25e6b
+#   text hash     b50104d3b84cb711
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ab0d97f61d866d9
-#   text hash     18745fd605eb4dbb
+#   content hash  d39b942796898681
+#   text hash     d827113fdb31afc2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b3a15be8391d8f8e
-#   text hash     eaf69ac9747aae09
+#   content hash  d2b3019b216b369d
+#   text hash     d1c88e18abb3e6a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  37a06af4790045ca
-#   text hash     834ecde4f33f41d6
+#   content hash  d5fa29c5b1628365
+#   text hash     e4b80e8a1e76b71e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

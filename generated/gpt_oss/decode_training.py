@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b71dabaee19b1d0f
-#   text hash     7842103bb7bd1d59
+#   content hash  711f776a41964e32
+#   text hash     99cc41304e69819d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

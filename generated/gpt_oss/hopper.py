@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7dcf65794abbc0a5
-#   text hash     7c51c9f40f408821
+#   content hash  1bb1b783b89ca985
+#   text hash     0cee2f6a6f9c8ede
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  23075395b921089c
-#   text hash     42e53d7e75262a5f
+#   content hash  9265d73f3455a30e
+#   text hash     ddbb31f96a127a6b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  769aa2cd48868e38
-#   text hash     f7e92a1f6d8a70ec
+#   content hash  a93fcd0bf622cb8b
+#   text hash     54879915d060368f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

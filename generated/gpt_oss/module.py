@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f4c5fc8d5e071b27
-#   text hash     ac3e09b0b76213ee
+#   content hash  2f9eca986cec1109
+#   text hash     dc36fe8e0deeaf8b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1dd1923da41c21bc
-#   text hash     e4c5fbc7902645fc
+#   content hash  6607e55a827d40ae
+#   text hash     31f9f1fcb470b601
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e0bef2642f2f62ac
-#   text hash     7ba52069e23e3832
+#   content hash  f8eff6aa2e48538d
+#   text hash     571ae5f3dfeae89f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -91,7 +91,9 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (0, 1)), ("sinks", (0,))])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("positions", (0,)), ("positions", (1,)), ("positions", (0, 1)), ("sinks", (0,))]
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6036c3aebbb18e15
-#   text hash     5d476b4e79bc91be
+#   content hash  10e5add6194c857a
+#   text hash     e99d0de06015e06f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3b30cfb3669e8cba
-#   text hash     18e612e7fc4c7985
+#   content hash  3c9c05053f1a4ff3
+#   text hash     a21385de1f52d025
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2699c2c3e2aaefea
-#   text hash     a27dff5f8f0cda65
+#   content hash  297cec33f2ecea17
+#   text hash     08f642b511d614f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

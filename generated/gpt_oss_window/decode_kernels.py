@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7c773862aae33fdb
-#   text hash     57175c09584352c3
+#   content hash  4abc88b6e9787ae2
+#   text hash     15ddc038bf3ba48b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8000e4e6810c1d5
-#   text hash     b67f78ed02497cfb
+#   content hash  c6092f7c87d64e5a
+#   text hash     67559ba0c0a1551a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e661783f51ae5e82
-#   text hash     339ddf5f4b85b5d6
+#   content hash  fcf83e4131c8faf3
+#   text hash     d2cc0327d5b7d980
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

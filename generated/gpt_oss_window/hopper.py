@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a1eeaf2766865b9c
-#   text hash     c485d2dea5302fce
+#   content hash  e45a53f07c02e31c
+#   text hash     4210deaf755852b5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

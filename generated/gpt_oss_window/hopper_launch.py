@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4077b96702f0bd31
-#   text hash     45736ad86d91fb68
+#   content hash  339b68d317c88c07
+#   text hash     b99d6683b3a5cfa5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

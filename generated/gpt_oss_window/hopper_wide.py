@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f0e4942df70eefb9
-#   text hash     11330e1c081b08ca
+#   content hash  48ad31aa5994ff02
+#   text hash     50add82901511a26
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

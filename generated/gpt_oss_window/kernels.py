@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  943dadcf4d91ad12
-#   text hash     3ba00192a43c1dab
+#   content hash  64d803e28d951db3
+#   text hash     a0d51ed7aa2827a9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  db7fecf1dba63ea3
-#   text hash     14f68700b2d70784
+#   content hash  b6d532fbf766f762
+#   text hash     7961455a83c4d11a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

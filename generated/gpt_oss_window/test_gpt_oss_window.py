@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddfdd25e9c698256
-#   text hash     cb72dd97394cd9c7
+#   content hash  a4f5ae6d03246f2f
+#   text hash     acc79d80135b1f5c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -100,7 +100,9 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (0, 1)), ("sinks", (0,))])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("positions", (0,)), ("positions", (1,)), ("positions", (0, 1)), ("sinks", (0,))]
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4854d5f3cce4c3a7
-#   text hash     0e54a451a5c78550
+#   content hash  d1fbcde1c9b69e28
+#   text hash     cb954915aa93f42f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf7733790313d07e
-#   text hash     d99b467248295610
+#   content hash  0e631f36031c2fc1
+#   text hash     60785544224c352c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

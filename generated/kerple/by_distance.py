@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c87b38247701bf7
-#   text hash     61f4c47e0861ee39
+#   content hash  30f4ec06c33bfca2
+#   text hash     0d24292fb28e9b43
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

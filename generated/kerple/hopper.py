@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4a140c4c1ba09c6b
-#   text hash     3ba1a0f865577e03
+#   content hash  cd56194c8e164297
+#   text hash     ff571f763285f208
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

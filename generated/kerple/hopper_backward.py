@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  52bf48e8a7701015
-#   text hash     423bac0947b5a418
+#   content hash  b36616f2de647cd1
+#   text hash     3047df1c49700466
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

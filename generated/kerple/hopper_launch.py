@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  53bf0c487a44022f
-#   text hash     0813f7ff19905aae
+#   content hash  44dbcee4732f9b9d
+#   text hash     8a9d21ba93e4bc38
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1d650dae1528fa2d
-#   text hash     d35111d616e527d3
+#   content hash  5a1867bebe8a9923
+#   text hash     f7c86ecee8349c52
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

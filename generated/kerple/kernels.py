@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fe3682c7935a4285
-#   text hash     cffcebde8484d443
+#   content hash  037b4b13a0e8216e
+#   text hash     9050071ef2ff7e19
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5dea5d7d696bc800
-#   text hash     9f79c6732ced2f18
+#   content hash  b4a6afaaf3295a24
+#   text hash     00e48afb4a98811d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4b4419c47960470e
-#   text hash     2c2d3f5e2eb486fa
+#   content hash  4b815b86f53fe7a0
+#   text hash     331a1b14d5d43084
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

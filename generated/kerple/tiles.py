@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9cb1567c4c9923f8
-#   text hash     866e0bbd50d83387
+#   content hash  0e01417bd471d24e
+#   text hash     611d020f4736ddf5
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

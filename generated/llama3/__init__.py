@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35758fd937a335d6
-#   text hash     5cb978ba6ca50112
+#   content hash  ff41730e9182cafe
+#   text hash     20131c5300e69907
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c0c75f776122c395
-#   text hash     414a9f0951be15a4
+#   content hash  47c25225080026df
+#   text hash     aa58ed23cdc143dc
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

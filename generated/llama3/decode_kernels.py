@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  41f1bd39064b4701
-#   text hash     95abffe90d332948
+#   content hash  f0b64d8e36766d00
+#   text hash     29a0badd868b9e99
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  58a0e9fe3dc58ae7
-#   text hash     e7f748e164e63595
+#   content hash  c3dce31b11fe4f72
+#   text hash     21fdb854a476e73d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  af939e13bff7ef69
-#   text hash     52a2ddf5077744d7
+#   content hash  b125ecd05e5d7e76
+#   text hash     fb0d6b2063f80b8f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30d4f52521384c62
-#   text hash     68b4d47a8edbc097
+#   content hash  fdd2227f80feb1c1
+#   text hash     19fa4ed798333ad4
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

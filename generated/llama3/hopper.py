@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e13fadb74da467ab
-#   text hash     77a76cb882d903da
+#   content hash  346c2c45081f543a
+#   text hash     f2fb77116ee04dff
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5dc5201e94dde1e
-#   text hash     0ced6c3cfcc8fb6a
+#   content hash  cff3b56fb1b9063a
+#   text hash     e230732795a89e4b
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  be52d30679def459
-#   text hash     dc7a759ed31c5dbc
+#   content hash  db408176ccea7f9b
+#   text hash     55ab899cdde2346f
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c3e0f019e5c7d7d7
-#   text hash     a75c7777cbf69c9e
+#   content hash  8cbbc3a71ef7659d
+#   text hash     6c4afbb0f14fc20e
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

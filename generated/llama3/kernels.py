@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f2ecc1e98ca39e35
-#   text hash     98c7a8e237dc87bd
+#   content hash  565e01b4818cb827
+#   text hash     a7c7ddb1747caa5b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1c0bcb132d751fb7
-#   text hash     25241983df72ce5b
+#   content hash  e218efd737c180a9
+#   text hash     7feb4daaf33fea8e
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f67a37a74d939fd
-#   text hash     f32f2c1ba396c10e
+#   content hash  f9075548f1f71d43
+#   text hash     1af85e4ddb304cd6
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

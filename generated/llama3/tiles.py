@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a5693f5c41967aa
-#   text hash     403db4184447cfe9
+#   content hash  fee0b385498d46ad
+#   text hash     fb1886fd4f986afb
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  716d3a943e63fe96
-#   text hash     f43e2568db9bdece
+#   content hash  edb8b47cd86775f3
+#   text hash     f2ec15c6c81e9cf0
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7baa0a490aeb4308
-#   text hash     0bfc0eb396d55a32
+#   content hash  9add914703ff88f1
+#   text hash     25aed06c4bc7ed99
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

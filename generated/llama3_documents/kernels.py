@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6f3ce0eb0fda66c6
-#   text hash     481e8594595c9a01
+#   content hash  5daf817eaa30fb65
+#   text hash     bdcb3e124c457de0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

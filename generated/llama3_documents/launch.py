@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b609ace9f4b1b1b
-#   text hash     27b659c27deeb48a
+#   content hash  e120b6846806ea13
+#   text hash     a6b59aad8d62b2fb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

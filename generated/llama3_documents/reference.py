@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef9bbeeed83ddad1
-#   text hash     ce9f99b0208ddeb8
+#   content hash  bc82b0f6fe226481
+#   text hash     fa35a44b2bae336c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  0a57502883da6853
-#   text hash     188cb81a8b354a78
+#   content hash  0b4fd15e9d982546
+#   text hash     f64c8e6e840c376b
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -716,11 +716,13 @@ def multiprocessors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def pair_rows(x):
+def pair_rows(x, q, k):
     """A tensor with values for pairs as one with four axes from which tiles can be read, a copy if necessary.
 
-    Along axes of batch entries and heads whose entries are all the same, one is left.
+    It has a row for each query and a column for each key, even if they are all the same. Along axes of batch entries
+    and heads whose entries are all the same, one is left.
     """
+    x = x.expand(*x.shape[:-2], q.shape[1], k.shape[1])
     for axis, step in enumerate(x.stride()[:-2]):
         x = x if step else x.narrow(axis, 0, 1)
     x = x[(None,) * (4 - x.dim())]

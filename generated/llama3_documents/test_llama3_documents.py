@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2132a9cd23089518
-#   text hash     f07273c8c01ea1b0
+#   content hash  a1fb274634ea86e0
+#   text hash     0995c50277cb5057
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -83,10 +83,13 @@ def test_without(name):
     ("name", "axes"),
     [
         ("q_segments", (0,)),
+        ("q_segments", (1,)),
         ("q_segments", (0, 1)),
         ("k_segments", (0,)),
+        ("k_segments", (1,)),
         ("k_segments", (0, 1)),
         ("positions", (0,)),
+        ("positions", (1,)),
         ("positions", (0, 1)),
     ],
 )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d20fcb9e0420681
-#   text hash     a681dc8dd7bab49f
+#   content hash  9a7edf3c51032504
+#   text hash     aa9747ec003938c6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

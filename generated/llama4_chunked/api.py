@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  65265509b1d2ecaa
-#   text hash     c7e06a8802e1efef
+#   content hash  209d944152a26785
+#   text hash     0a63efc9568cb404
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7a304efaded35002
-#   text hash     f7e930c1ef5d5adf
+#   content hash  787da96d741e03c3
+#   text hash     7b795a13c7891907
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b0a5254a660b1066
-#   text hash     20edd559b3c2d2dd
+#   content hash  c0d69f3b3e6bd650
+#   text hash     1ec615ab47d0d7e6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

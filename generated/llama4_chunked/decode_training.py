@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  28505c7cbd87ca04
-#   text hash     4b5884384606dba8
+#   content hash  76ff3a45b3319b6a
+#   text hash     66a02aeed412e8c4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c265324e523f935
-#   text hash     7163b2ef54cc01b9
+#   content hash  4b4535781d400725
+#   text hash     f214657ef965f050
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

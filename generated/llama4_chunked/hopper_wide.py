@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  644a79d5dbd68f20
-#   text hash     408bbf2f8a3a1d7c
+#   content hash  3f0712c8ac422c2e
+#   text hash     aac0c997e96e37c5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

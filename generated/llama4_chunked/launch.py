@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3c4ee3cc9f2e0a78
-#   text hash     4ec775dab711123e
+#   content hash  260651d538a262eb
+#   text hash     4d63c6bb5be03c88
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  961097621b2ae0d3
-#   text hash     2d9aa8ee80300ad0
+#   content hash  413f86ec738a081e
+#   text hash     b9c4c22a791a5afc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -92,7 +92,7 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))])
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

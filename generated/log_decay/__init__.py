@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0de168aa028be0c0
-#   text hash     78d96bc83a6cacd6
+#   content hash  ad1cedf54c1c6e46
+#   text hash     2689c65190a6e5c3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  82fa7b586b83d17c
-#   text hash     37a93ad18a972550
+#   content hash  bb64f9f321c09f4b
+#   text hash     714b5e9bdf711169
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

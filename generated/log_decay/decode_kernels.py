@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b287a2bc4e60ac0e
-#   text hash     1a0c56aab8a4d391
+#   content hash  531b9c74e38b4cdb
+#   text hash     4f42ab512b27209f
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

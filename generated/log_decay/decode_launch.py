@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  349bc9c772ed8344
-#   text hash     878d3a9283f39776
+#   content hash  3567c7cc51cb6044
+#   text hash     99cfe189422bf657
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f69f4d4f13a4efb8
-#   text hash     154921f7afa49e26
+#   content hash  9897ec6564b2e95c
+#   text hash     8ee7125aa1f0e401
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7194b915ad90221f
-#   text hash     d6ed17825d436d7d
+#   content hash  5095fc8e85cc10ac
+#   text hash     7ff3e394f259ada4
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

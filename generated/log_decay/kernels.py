@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3cfc25f1d8802eff
-#   text hash     98bb358b0c6c409e
+#   content hash  06a76200f36b72ce
+#   text hash     18e5925c19ac2c17
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

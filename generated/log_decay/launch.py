@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  360fb0d37e9b1e77
-#   text hash     496e2748f2a711fe
+#   content hash  828667ee075e96ca
+#   text hash     94dfa5f0e040bf81
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

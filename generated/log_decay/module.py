@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f0727afa78406caa
-#   text hash     ddb558e89b004e7a
+#   content hash  c1bfc2bdde0c91e2
+#   text hash     47ff9302d63aa130
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

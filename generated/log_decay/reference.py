@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  46b19f5541e3e1b8
-#   text hash     b25cd1ac5337c5dc
+#   content hash  0f638dc9dbd91422
+#   text hash     9cea7f792db374c1
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  850b9f49511a48bb
-#   text hash     5bd42075c51b756e
+#   content hash  13c4d50bfa69896f
+#   text hash     204dc98db43ff834
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -82,7 +82,7 @@ def test_mistakes_are_named(mistake):
     VARIANT.check_mistake(*MISTAKES[mistake])
 
 
-@pytest.mark.parametrize(("name", "axes"), [("log_decay", (0,)), ("log_decay", (0, 2))])
+@pytest.mark.parametrize(("name", "axes"), [("log_decay", (0,)), ("log_decay", (2,)), ("log_decay", (0, 2))])
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

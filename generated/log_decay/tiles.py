@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  16924e456ce84808
-#   text hash     16316cd4c6b3073b
+#   content hash  9c72fc1819047582
+#   text hash     99174de1c81bd785
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

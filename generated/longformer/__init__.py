@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c7be2377d0c4927a
-#   text hash     95e26375de37624d
+#   content hash  eb8e5295db60d64c
+#   text hash     3e885e3d87e18498
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

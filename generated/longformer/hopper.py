@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f06e0194f4d1aa4
-#   text hash     73266fdeaad0e726
+#   content hash  8224008cc489afca
+#   text hash     40391049e66c63c9
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

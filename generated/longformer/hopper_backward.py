@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2b51e798b159d0bc
-#   text hash     9ae331b094e25b47
+#   content hash  e18aa2396510973c
+#   text hash     c49672aad25be633
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3049282523065a1
-#   text hash     d3aad98b8dcbf396
+#   content hash  c772404c48cecc49
+#   text hash     88a4ce0e5e9a2578
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

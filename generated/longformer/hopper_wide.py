@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  983e75d3ab2a5619
-#   text hash     a7883568e9ed425d
+#   content hash  b3dfbf74a80e48de
+#   text hash     2ceb1ee267c42038
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd4ae22985008a8c
-#   text hash     bd1ec964cdf836b1
+#   content hash  cf2772eb0f535083
+#   text hash     02fb38bbaa302fae
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4b7c39ea90c188a9
-#   text hash     0ef60b2aeeae29ab
+#   content hash  d68f1f858b44927d
+#   text hash     c3e3b9181ac00e79
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

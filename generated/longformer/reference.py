@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  003e6cb4810b65a2
-#   text hash     9cdb93fdff7ffa32
+#   content hash  123799656ef67b7e
+#   text hash     56840aa416d68ab4
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  954e96ee13645f28
-#   text hash     e66bf6b1d4f4564b
+#   content hash  b6b3a6ded61de62f
+#   text hash     23098dd822c83d47
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  efb3c9ce10b0cb50
-#   text hash     f63176b804429fd3
+#   content hash  69f903cd4a2141dd
+#   text hash     3ef791619cc05991
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e6e934b033c85182
-#   text hash     12bf85cad0bfd4fe
+#   content hash  50211970a886c733
+#   text hash     8816e87a700d3c17
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  47d4039bca46cfc9
-#   text hash     2aa20181bb194d55
+#   content hash  45a7afe6903150b9
+#   text hash     a5feb48a27063a4a
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bb35f009cd0836f5
-#   text hash     becd97c330ded3a5
+#   content hash  3afb84561b9ec64f
+#   text hash     0a77fe458cac2a97
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1276d9010bb2f60
-#   text hash     f459671bccde9c16
+#   content hash  8d0f6b410e32c7fb
+#   text hash     e427db6a45126e07
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c157fbba43a6cb35
-#   text hash     488abed4a72c9c8e
+#   content hash  d804c9cdb27e5fc9
+#   text hash     a482c5fc9126af10
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

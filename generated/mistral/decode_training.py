@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f97e60287e6b82f
-#   text hash     cc3664639616ed6e
+#   content hash  59c292af5f497f63
+#   text hash     cb81af979db4e53b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  14fcdb04b79923b1
-#   text hash     621ec6bdbbaac3c8
+#   content hash  a73dfbed898989da
+#   text hash     6eb74736a1362e21
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

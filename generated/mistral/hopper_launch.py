@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  37d50f1c5d8fd31a
-#   text hash     f860fc0881365621
+#   content hash  841bc0561e412523
+#   text hash     53c9c009e3c51d68
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c05ec2871b20b9c6
-#   text hash     f6c95399cf98684d
+#   content hash  be7dede825164d63
+#   text hash     5eab6d14794478f8
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

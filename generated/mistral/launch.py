@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  be3f60e42da53087
-#   text hash     97b318782f3863a9
+#   content hash  a051751700cfe181
+#   text hash     075448e6a22ac6c9
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a2310bd6ae2f8f11
-#   text hash     58c6637c35134520
+#   content hash  dc39a4754bb364b1
+#   text hash     dd1d0c732ff0b8df
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

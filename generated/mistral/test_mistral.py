@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  86b7cf138f0f53b6
-#   text hash     d327b6e501ffb0f7
+#   content hash  4b1b16a5923eeffa
+#   text hash     4296583c9309dae5
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -92,7 +92,7 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))])
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

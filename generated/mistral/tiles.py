@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6323f102539aac0f
-#   text hash     30e28227ac74ec62
+#   content hash  b4dffcd2a1517f93
+#   text hash     04a06e7fbb94e896
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bcd0f14a58493fa
-#   text hash     d9ea03d04e3b133e
+#   content hash  07d82678063faa25
+#   text hash     13b4fd44d14d03aa
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dc768c26d989362a
-#   text hash     fadced3333c4ffa1
+#   content hash  bffbdeb33f27860a
+#   text hash     e712f64780eb2eb3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

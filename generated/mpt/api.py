@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  77f314f889693050
-#   text hash     7851cac6a99d98be
+#   content hash  35a409ae4556e486
+#   text hash     fdd66135bffafd4b
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  99b045c9ccdfa7e2
-#   text hash     720178d9353f9c49
+#   content hash  b9d8426ffa1388a1
+#   text hash     caaa941592363588
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

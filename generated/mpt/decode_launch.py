@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  068f1704a19aff2c
-#   text hash     08199237d70f4114
+#   content hash  557eee47288ffaa4
+#   text hash     21fbbf9388976121
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  625910025fed6db9
-#   text hash     ab101d2dfbd8c1a3
+#   content hash  aadff017830fe141
+#   text hash     89d504b9da95a8ea
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

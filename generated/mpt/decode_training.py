@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63606f93af7849fb
-#   text hash     c548bf365e251ef6
+#   content hash  28ba4d19eb8908c9
+#   text hash     ccd2a990a36eff14
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

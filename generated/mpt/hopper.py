@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0e6308f9133092fb
-#   text hash     c9938ff457a09b42
+#   content hash  0e42fefb97150d6f
+#   text hash     72cc64bd38a8f80e
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

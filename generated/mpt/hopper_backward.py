@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  21de143d06b20c60
-#   text hash     a3631ff865537d9e
+#   content hash  b7afdc7d35b4bf1e
+#   text hash     45d5a2cc8c229ace
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

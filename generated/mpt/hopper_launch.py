@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d294e41f1d0997c8
-#   text hash     d65d058fe21cfb87
+#   content hash  53c0b4dc083e2235
+#   text hash     cad0cd9f29605c7d
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b7509da30632727
-#   text hash     10398e5ef875bae5
+#   content hash  a9f330471f1a9b9a
+#   text hash     e6b6344f5fb2055e
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d387a7b8e8456650
-#   text hash     1af86f3404a62990
+#   content hash  3f51da105f0950c2
+#   text hash     3ce2c69372bd491d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

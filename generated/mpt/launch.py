@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8432a7e14f7cbef8
-#   text hash     a5f21bcc3e8a4112
+#   content hash  ff3257d7dc14dd31
+#   text hash     243348a6e7b8a7ee
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

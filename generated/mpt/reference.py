@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9c82053c0a49ae00
-#   text hash     3b572aa1ca810c55
+#   content hash  2b67b0b2c0c87122
+#   text hash     3183f20b966c5718
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b22ef008a768df8
-#   text hash     517f1d1f2e54d174
+#   content hash  66dd848068dfddf2
+#   text hash     498b7b80a6fbc68b
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6b162b299d668d38
-#   text hash     04bcc3024bf422a5
+#   content hash  c064510416dfd1c3
+#   text hash     f47188d090a1fe64
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7938e24d64b62dfb
-#   text hash     d06b1f5cf2ed911f
+#   content hash  9af35961a970538f
+#   text hash     022c3d38b6524adc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

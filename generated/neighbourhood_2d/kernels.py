@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0ada20028d3fa49f
-#   text hash     ead885eaf8c71680
+#   content hash  79add2b20eda09d4
+#   text hash     194c32c57d6ba4b6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

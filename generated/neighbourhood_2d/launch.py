@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  01de32c3a880815f
-#   text hash     df43dd910294ad35
+#   content hash  afe26bab8145d1ea
+#   text hash     28b7698541ecfbe7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ac263f66cc607857
-#   text hash     2f7824032121ff23
+#   content hash  7eb88b5a79a71701
+#   text hash     0349b68a0716eca7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

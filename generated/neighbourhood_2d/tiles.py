@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eaaf15fe3e7cda4c
-#   text hash     6e3abdbc604d64dd
+#   content hash  804569533bf73cf5
+#   text hash     ae81055be104097f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

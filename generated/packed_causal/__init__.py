@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  55d5e15c03a94910
-#   text hash     a936ad03d940fd25
+#   content hash  fc62efb74d851498
+#   text hash     c1f976165cf2a8a1
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  108e4625ce9ea0c4
-#   text hash     05ac034c4f12eae1
+#   content hash  d308867446e735ca
+#   text hash     7271dd1082b63845
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

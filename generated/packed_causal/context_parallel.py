@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  93a02d680435ef93
-#   text hash     f6f7d6637d48ec86
+#   content hash  17d776023cc59104
+#   text hash     33dd957851615ceb
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e811d5411222e94a
-#   text hash     1dcd6a9d6710ab1d
+#   content hash  093b8535bfd8865b
+#   text hash     a9400a8082009656
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

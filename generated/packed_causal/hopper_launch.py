@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9077f9da4846d67a
-#   text hash     d2902ded6dd02ba2
+#   content hash  d43eef561c4157c0
+#   text hash     100de6bda76c0fa4
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

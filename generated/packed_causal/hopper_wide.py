@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3d0f9c3e06935d5
-#   text hash     a5928467eab22421
+#   content hash  f4ed9facef103948
+#   text hash     6e542c97d04d7503
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

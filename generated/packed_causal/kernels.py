@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  030aff8d280e266a
-#   text hash     261d5c920904218e
+#   content hash  e00ee68451b767b3
+#   text hash     e49cc037ab6c0fdc
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c6f1f9fdba08df4a
-#   text hash     ffb29b8355e24085
+#   content hash  9d15e05c5d0b4283
+#   text hash     ea16f25a15ccece6
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

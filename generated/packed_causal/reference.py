@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e58d9e625c6aafc4
-#   text hash     38cc5adc553f6186
+#   content hash  8bd184848b1ff2c0
+#   text hash     d1c3e98bb5e35cce
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

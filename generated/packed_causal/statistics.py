@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6424397d9667bbe6
-#   text hash     9ec71887250bf590
+#   content hash  fff4ed5035620ffc
+#   text hash     87188b85cd58923b
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

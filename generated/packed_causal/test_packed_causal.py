@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  932b1a7f78fd4a11
-#   text hash     3edcc32331d94748
+#   content hash  50e0c62e41b50b9d
+#   text hash     c2d6cacd6679ec60
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

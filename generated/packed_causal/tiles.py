@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  678d19428b833bd4
-#   text hash     44e96d9de11d288d
+#   content hash  bf11402608dba4ff
+#   text hash     e1ca36e541707a0a
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

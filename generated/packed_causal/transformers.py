@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  132284c4a2ae64af
-#   text hash     cdb324c4e0beb7bb
+#   content hash  15a316cf35f72e3c
+#   text hash     51822e1418fa74fe
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  42b145aeb26f96f7
-#   text hash     b4dece6ecc3689f6
+#   content hash  7c5ddb43a5ba7ff8
+#   text hash     be0455c1b215b189
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  268a8e1a9fcfa1f5
-#   text hash     f0c2fc749190eea2
+#   content hash  b8d77ef60617f29d
+#   text hash     5c84d39a977edfe3
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

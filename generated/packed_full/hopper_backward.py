@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  829cc7477590151c
-#   text hash     fb10f35cd7de3c39
+#   content hash  a91ae6aebee34b23
+#   text hash     3ebca407fcfb0a2a
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

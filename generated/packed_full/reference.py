@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54ab1fb011be84b8
-#   text hash     16c9e0c43560c48e
+#   content hash  01c6920368e57790
+#   text hash     748c75677630af6e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f48dca13fc1be6d
-#   text hash     0add9e392ad6d03b
+#   content hash  c0bbf94c4acfba5b
+#   text hash     d5908685cadfe395
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

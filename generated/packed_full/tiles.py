@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  91696a135f584cdc
-#   text hash     7577c57e9715b6be
+#   content hash  d483dc954c4a1b61
+#   text hash     6773a0831973e9de
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e628da9dceeb33a
-#   text hash     a4f631f79ade50f1
+#   content hash  6739b1489a5e6243
+#   text hash     aa842d42b30499b9
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  96339d138649ed5a
-#   text hash     edbe83093cd7a92b
+#   content hash  64f650d72ea8a506
+#   text hash     9d97d3553dd94e60
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  83a7d8b7fbad8fd3
-#   text hash     fe86cb884b9b6907
+#   content hash  585e2c7130861321
+#   text hash     74cd7c5b3a9f279b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16e2ba491741f1d2
-#   text hash     ec7a7a322a9ab081
+#   content hash  991502d182555b58
+#   text hash     a8a6b517c6d1a7bd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

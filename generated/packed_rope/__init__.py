@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  77d31cde9dec14f0
-#   text hash     984264704b2664a1
+#   content hash  644e7eac571a5dea
+#   text hash     b4445ab4e334c747
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3fe76de8560601b2
-#   text hash     b724833b1b226890
+#   content hash  163d8578b7993b05
+#   text hash     3666454be60465b2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fa02854a7b4dd078
-#   text hash     01f4f6f3fedf1a9e
+#   content hash  4d3fb11c6dfd7db3
+#   text hash     ccdf39ce49f26b80
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

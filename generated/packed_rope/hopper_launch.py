@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  87006d477edd55c2
-#   text hash     4125856f9bf13f20
+#   content hash  b419529382e33b24
+#   text hash     7e76582280a7ec91
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

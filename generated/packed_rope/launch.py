@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91ade25477b7dd46
-#   text hash     6aa8da4d3917f901
+#   content hash  89c724c7f6dbdcd4
+#   text hash     e6eb00629829cbe0
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0f1cce05d666955d
-#   text hash     7edb265030ecae0b
+#   content hash  92be95fa7c13d42c
+#   text hash     e6b23d43190b0dc2
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  619783c3a0ae4f22
-#   text hash     c9cc0270bc950926
+#   content hash  a1b5d268963663f2
+#   text hash     1c4f1aba917dba05
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3ca98e9085697d96
-#   text hash     6ac771aa0d82095d
+#   content hash  caca8ddca100a08c
+#   text hash     782bb941637c4477
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

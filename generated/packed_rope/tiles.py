@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7988fc68a4ac8898
-#   text hash     112c7218f9a9e55b
+#   content hash  845d030ffc6152ce
+#   text hash     492d710375b2ae92
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f2b03887c4e750c5
-#   text hash     b32bc2770679c62a
+#   content hash  a308c535ad63043d
+#   text hash     f43d33f65defe742
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

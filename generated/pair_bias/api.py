@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2dc4eb47efd0a37e
-#   text hash     28f8f6b70c3c17b9
+#   content hash  768d8c8004f0686b
+#   text hash     a31c69a4a1ec0464
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  76c5b6127855e549
-#   text hash     3e71b3b865fb034e
+#   content hash  b196e9223ac978ec
+#   text hash     bf96e319a6b3f843
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

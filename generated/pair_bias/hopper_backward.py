@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  86286f1e96b5744a
-#   text hash     f17f899421ac4f32
+#   content hash  9210a0750cddd1d0
+#   text hash     8bd110fe8d9693f8
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

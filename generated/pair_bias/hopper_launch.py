@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e803f6a17fae4e03
-#   text hash     2255ef6b793a6698
+#   content hash  45f21638db6f400c
+#   text hash     d5ef3d1faf090258
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

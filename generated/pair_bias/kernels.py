@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  746efd7bb7593377
-#   text hash     395e0ae97c5d4b5a
+#   content hash  313bfe650d8b193d
+#   text hash     be7be4e7a9a4b4b7
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

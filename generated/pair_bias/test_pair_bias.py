@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3e4bbc2e2212fd31
-#   text hash     dd71f4a302770993
+#   content hash  eea1a9940119303d
+#   text hash     4b20144dfd94d036
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -36,7 +36,7 @@ def make_inputs(case, seed=0):
     Hq = case.Hq
     q, k, v = make.qkv(case, PACKED)
     inputs = checks.arguments(case, PACKED, q, k, v)
-    inputs["bias"] = make.floats((B, Hq, Tq, Tk))
+    inputs["bias"] = checks.as_operand(make.floats((B, Hq, Tq, Tk)), case)
     return inputs
 
 
@@ -75,13 +75,19 @@ def test_mistakes_are_named(mistake):
     VARIANT.check_mistake(*MISTAKES[mistake])
 
 
-@pytest.mark.parametrize(("name", "axes"), [("bias", (0,)), ("bias", (0, 1, 2, 3))])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("bias", (0,)), ("bias", (1,)), ("bias", (2,)), ("bias", (3,)), ("bias", (0, 1, 2, 3))]
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 
 
 def test_bias_of_the_least_number():
     VARIANT.check_least("bias")
+
+
+def test_bias_in_float32_beside_16_bits():
+    VARIANT.check_float32("bias")
 
 
 def test_bias_without_leading_axes():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ef10b92912a1cea
-#   text hash     2bb0939af770c495
+#   content hash  d9f4861d8e9e84c1
+#   text hash     727c9fa0f3184bfe
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fb9fcf80d1a78931
-#   text hash     e1eb58d92d73578a
+#   content hash  dbca2ba5ee0d67ba
+#   text hash     26f1b1160d7db915
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

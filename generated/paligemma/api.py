@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  468f8f7988de7b56
-#   text hash     4a013d9bdcc48704
+#   content hash  a4402aa9c61e5350
+#   text hash     eee967c287b44d2d
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  36a79e9be44e23f6
-#   text hash     18b4d1fd99dd414b
+#   content hash  d1a73cc19e79cca6
+#   text hash     3c77ac2dbf2828f4
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

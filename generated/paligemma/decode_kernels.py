@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f92507dbf2df6e6
-#   text hash     5e6ab79ec964f95f
+#   content hash  c8cf61eb493cc541
+#   text hash     2304e26178a2151e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  702382f4f8ed2fc8
-#   text hash     b0c64b95f3e7e9c9
+#   content hash  8472719560c10fc4
+#   text hash     ccca227f960176f7
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

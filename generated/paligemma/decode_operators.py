@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  75edbecb94ea0f94
-#   text hash     78ba8d0a4120066f
+#   content hash  064020e7323f9959
+#   text hash     694a0ff58ae98c1c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1bb9f932e223a71f
-#   text hash     f349f7bab556ecdc
+#   content hash  c84457098f6c7094
+#   text hash     96c539cd735c01d7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c31b787f46fa0954
-#   text hash     1feec79e32dd18cb
+#   content hash  43263cf264f72c02
+#   text hash     c85d7e34015e1270
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dff9b505ba2b61f2
-#   text hash     3ea4746331ab71f9
+#   content hash  8a70b1aee0d2ce97
+#   text hash     16422e913d109449
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7072cf721ab2c047
-#   text hash     1517931fbd09acdc
+#   content hash  aa34b5f2ca3761aa
+#   text hash     36ef10c8dab5fa6a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  437b0e785b874b71
-#   text hash     618fba83f54447a4
+#   content hash  a7df2060d1e5ed96
+#   text hash     98299b0d2f14b241
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -84,7 +84,9 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("prefix_len", (0,)), ("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("prefix_len", (0,)), ("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))]
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5fef3ea15a13baea
-#   text hash     2c1ef2480b228a96
+#   content hash  ffc3d0a0bda5d011
+#   text hash     68190cfc026e8b23
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

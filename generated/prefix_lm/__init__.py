@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  67ac1d408841c6b2
-#   text hash     9d7fe351fbba12db
+#   content hash  c52fbe11e9db6167
+#   text hash     37c016ff41dedfdd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

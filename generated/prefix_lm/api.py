@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23df97977563f259
-#   text hash     27fa3d1427da7b25
+#   content hash  0a84630489b9a372
+#   text hash     4cb4c9c2f71fec79
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

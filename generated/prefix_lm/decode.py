@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d13e78337f3585f9
-#   text hash     3704d5dcab62305b
+#   content hash  be254936dd349e7e
+#   text hash     cb9058ea9e5256dd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

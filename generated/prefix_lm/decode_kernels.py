@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2e0192cad935732a
-#   text hash     5a20adddf69a7755
+#   content hash  b20d2d3f8ac3588e
+#   text hash     53f73d056d20414b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  799f75c8697c239e
-#   text hash     7c92bd49d9f2ff43
+#   content hash  692c81244f99b2c1
+#   text hash     08f6e6d9533cf0db
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2591d971cd5dacf3
-#   text hash     0246c6c7c30c6af7
+#   content hash  42e77bc4b486c742
+#   text hash     10bb56ed24433307
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

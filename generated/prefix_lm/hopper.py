@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  09b7df560d755185
-#   text hash     2a6ee08ecc728c36
+#   content hash  0acd82988b14aeae
+#   text hash     f2370364e56312b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

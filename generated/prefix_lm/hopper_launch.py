@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8f31c40115ed231
-#   text hash     a43d1bd2583bf190
+#   content hash  930db703e765d703
+#   text hash     2efe9cd5b29c2e70
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

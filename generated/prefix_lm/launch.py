@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8afe841b30378ad2
-#   text hash     866b3c30da21bd3f
+#   content hash  fb3abd81d833b22b
+#   text hash     452afd7d910c5424
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  63640bfb08936dad
-#   text hash     b269430dc62867b7
+#   content hash  e47a750e29723dcf
+#   text hash     391ddfeec9df9e61
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

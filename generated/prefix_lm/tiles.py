@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3efb1b4bc4f91a7
-#   text hash     6ac2b6935a4553c6
+#   content hash  32ac1c516a3b4295
+#   text hash     f2dce24f1d9d3340
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

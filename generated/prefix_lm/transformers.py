@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8b10fb306a325e7a
-#   text hash     a96920ae7d3eb4dd
+#   content hash  dd2ed1fc770485eb
+#   text hash     ec5e2dc99d6eb7a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04416d141efceefb
-#   text hash     6b64a18241c5ebb0
+#   content hash  369d040bbf8e9859
+#   text hash     22724361162f2c98
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7288164dbcac9556
-#   text hash     ea2ac36206e39447
+#   content hash  45b6a3e50e25a0f2
+#   text hash     82f9ddfff1cccfb1
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

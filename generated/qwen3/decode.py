@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  751786300c52c0b5
-#   text hash     d18eb4e8581764c0
+#   content hash  7501c957c80b9032
+#   text hash     6cb52124fbd152b6
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76ca8bdd7a0dbead
-#   text hash     b5b445a4ace12c85
+#   content hash  01b9ea3ad8e4f443
+#   text hash     d1372075bc172670
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  068c555251beff0c
-#   text hash     b8dd35656dfc2440
+#   content hash  50f78ae193ab96dc
+#   text hash     3fa10d9ed8d60d9b
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

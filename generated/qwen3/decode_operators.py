@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  970ffac4e75f5b92
-#   text hash     c1e744190f66e91a
+#   content hash  5928b431d769f467
+#   text hash     9f08e217050194e8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09e206c032fed064
-#   text hash     78851bf0074caaa3
+#   content hash  ee4bfd049c1c14a3
+#   text hash     08e28051d6000402
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

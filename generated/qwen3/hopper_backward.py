@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  14cdc6dc28babcf3
-#   text hash     2b0bedc964aa5fbb
+#   content hash  3186ce1a8fa7adb3
+#   text hash     8b9bd493b524e7b9
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

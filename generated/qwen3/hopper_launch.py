@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e58aa6c4b95eded2
-#   text hash     733c99f797946822
+#   content hash  09cf2d01805f54fb
+#   text hash     9720be64c9188ebd
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d392a987a2fba838
-#   text hash     1d055f12c4725ed4
+#   content hash  b1bdba79e70cc597
+#   text hash     6d92898e02d8c2bd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  46e62a6e0a5e0e86
-#   text hash     a6ddabd915bd0af9
+#   content hash  1fcbc5efc3e1884b
+#   text hash     aa8183da9fbec6cb
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  27881337a43bd4a5
-#   text hash     34004f0e5a675d6d
+#   content hash  ce80b2d27a032fbf
+#   text hash     5e9d2880cb4843d3
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c991466189e29f0
-#   text hash     02912cb5e6fe6412
+#   content hash  bf8dc71eba97589c
+#   text hash     779b152e91c107c0
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

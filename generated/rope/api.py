@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f08497f5700c8d52
-#   text hash     c3671fc2e53df65e
+#   content hash  7b56ac61deba4207
+#   text hash     96089e6253316dc1
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

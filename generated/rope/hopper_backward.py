@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fea12daee465b2d1
-#   text hash     3688836f6c6bfbe4
+#   content hash  c34b32483b898f2c
+#   text hash     8e38cbc4b8843bc8
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b924d82aac0968e6
-#   text hash     5a5044aeaf6f2ee6
+#   content hash  14a1aafb3db0b714
+#   text hash     3b2ac440eff73c5c
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0746fd24a2722861
-#   text hash     ee8f383c5e39a732
+#   content hash  67bd6b2ecd0b0273
+#   text hash     3fc57ac2de9fa5be
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  56cedcf97a25fc2f
-#   text hash     c37de3fd547d0d67
+#   content hash  34bd9aeea0cf6d02
+#   text hash     5d80c3f00356aadd
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

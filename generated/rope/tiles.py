@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd8663886f862d0f
-#   text hash     82d2b680c2dc134f
+#   content hash  8481435b469c174c
+#   text hash     40c87ed5e7face51
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d10023177c6d12be
-#   text hash     b2d3dee2a3baeb16
+#   content hash  a9750609aaa186c4
+#   text hash     dd7545ad167e193f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  194440296e49af17
-#   text hash     d3bb47a33e0eb75e
+#   content hash  6833571e222f00b5
+#   text hash     50df6d3a858f1127
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

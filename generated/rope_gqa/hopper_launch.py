@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1c0e443c75646968
-#   text hash     d5415acf2784b3e7
+#   content hash  9f591d6df9b5cd6a
+#   text hash     adfe0f1f7fcc9376
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6d6ecc598f9a4539
-#   text hash     76f88b30c0e124ca
+#   content hash  4910191207e64a71
+#   text hash     71e80a29bde74134
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e022ca7677c68ab
-#   text hash     4009f919429fa039
+#   content hash  ddd30056da66d41c
+#   text hash     ffba426c12b64b5d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

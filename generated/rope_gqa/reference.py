@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b5a20b86c74e2df6
-#   text hash     2bce0dc5c35d6371
+#   content hash  814c39db9fe0c0cf
+#   text hash     4061c7424af419ca
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

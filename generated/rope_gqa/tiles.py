@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  db9e50155455a2e4
-#   text hash     5fbbb48555df60a9
+#   content hash  3026d078bf5831da
+#   text hash     941b6dfe61fea1a7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7bf21f40b6bf7c24
-#   text hash     ccdb661006d84efc
+#   content hash  c5b13edbfd78ac3d
+#   text hash     bb65562d54f5a758
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

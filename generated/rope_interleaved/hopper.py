@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a5c28b7f964a587
-#   text hash     758d87cc7f0f04dd
+#   content hash  8978541d2fa535cb
+#   text hash     df5f4df33c5ee4a5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

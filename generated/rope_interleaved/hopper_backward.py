@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2c1ace8e45d68afb
-#   text hash     385c0fd7fd397c25
+#   content hash  9feead00b9473801
+#   text hash     a2346b79d993335d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75f1ca3f5f45cc57
-#   text hash     24b9c70334c1011d
+#   content hash  fb1c85b71c8d780d
+#   text hash     8b972727be6384ba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  10a97708e39523d7
-#   text hash     8bac54edcfec9124
+#   content hash  4e351ff41ecfa021
+#   text hash     9f1d65af9e6e0671
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

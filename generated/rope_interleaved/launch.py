@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  17a75e691715b0aa
-#   text hash     20394067561cc255
+#   content hash  4298f84520c1b01f
+#   text hash     857d256a8f8ab69f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  69a035dd6c70efc3
-#   text hash     92431bff914d593b
+#   content hash  d8035e2c45e715aa
+#   text hash     9d4c97ff728c6dbb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -83,7 +83,7 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))])
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  38d426e4bc09e9a9
-#   text hash     f3ca7ecc0b972394
+#   content hash  d5f5e77f1b183021
+#   text hash     9b975316152e34fc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

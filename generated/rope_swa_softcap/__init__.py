@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d92bc55b2b410627
-#   text hash     af2c0e726553f21c
+#   content hash  7e541d014256058d
+#   text hash     6c937b6cbffa244d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b8a3d9e7a0b64743
-#   text hash     c50953ae8ae49135
+#   content hash  189d347934ef06a4
+#   text hash     18409d781e03115e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

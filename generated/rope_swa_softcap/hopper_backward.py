@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec7beb6690776935
-#   text hash     94931c919d6d3eb3
+#   content hash  fb54ab1b5eba0fbf
+#   text hash     a888b2e3b7977a1e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9a9b2935e393e8d9
-#   text hash     a4861a9d2aeaddee
+#   content hash  7a741e550f955b6a
+#   text hash     7673baf7077aef21
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

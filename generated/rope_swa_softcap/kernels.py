@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  32ff67e192ee8ce5
-#   text hash     7ace3e5e48c3c1c4
+#   content hash  2655c99d8ae348ea
+#   text hash     bae4ecc26da389ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

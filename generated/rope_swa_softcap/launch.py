@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6054406c0897c131
-#   text hash     7da169a489abccb0
+#   content hash  3e796042b65201a3
+#   text hash     154dad5eea7d97e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a46c67060c541305
-#   text hash     75b49a03b4749f1e
+#   content hash  2c685c0fbfa926d5
+#   text hash     a837b9786d80dc4d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c44783c76ef045a0
-#   text hash     7811bf4972b81cb3
+#   content hash  218a071d522b408c
+#   text hash     ae26001db7c0f46d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -92,7 +92,7 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(("name", "axes"), [("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))])
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  adf91cf6b793c0cd
-#   text hash     95d6873bca94d2df
+#   content hash  b762e91fd12b62ab
+#   text hash     e6a278c6d8330ce2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

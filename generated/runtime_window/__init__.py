@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  afa2d6303e95e24e
-#   text hash     1e5e7ebcb470161e
+#   content hash  2d9b096332942778
+#   text hash     ae2ec83ceb801feb
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d40d2d52b55526e3
-#   text hash     6c7b22494a3cec8d
+#   content hash  0ff0351613529f21
+#   text hash     fdf086718f9d96e5
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

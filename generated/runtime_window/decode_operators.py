@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7b1e1392ffd887c1
-#   text hash     f71424a2f9a58f97
+#   content hash  a70bbc24690c4840
+#   text hash     8cd095e14261ae00
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

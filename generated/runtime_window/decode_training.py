@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c10ad18317eca4a7
-#   text hash     0e7662af6f77c602
+#   content hash  5e3f41f6296218e9
+#   text hash     75ce28e953f5f5b5
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b3842d077246e384
-#   text hash     c9e99bd5e1f3b76e
+#   content hash  38e303c86f579574
+#   text hash     267acd16253d830c
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

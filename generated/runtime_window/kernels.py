@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  62b6aaf7319f4d7c
-#   text hash     fa9b852c14385a34
+#   content hash  434a88b09dbcc50c
+#   text hash     9549c8a618819f67
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab88c400393b70b8
-#   text hash     0125d64ad6322cd3
+#   content hash  17f41a65e36e1ea5
+#   text hash     e4d04ccb313ab94c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

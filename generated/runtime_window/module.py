@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1314691f1292819
-#   text hash     f2db047b01c2958c
+#   content hash  6eac5fe3276d884b
+#   text hash     77c76def41723c39
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2cf1d289a3647c3c
-#   text hash     37515f37a66d25ec
+#   content hash  dd527fccb9e23a23
+#   text hash     a517320c4bfbfbb7
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

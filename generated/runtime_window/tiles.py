@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2733e343ef2daea1
-#   text hash     a63cfeb9fb7e5c4f
+#   content hash  dfadfcf986d48dec
+#   text hash     ffcb8e1962d99e2d
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

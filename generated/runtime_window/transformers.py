@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  87a92e3a624275d5
-#   text hash     683294d08bf31f88
+#   content hash  9ac4ff87da0c88c2
+#   text hash     6a3abe903d633833
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d3556383ee5f1d1
-#   text hash     061620db4a715720
+#   content hash  188528b1a4d2ee98
+#   text hash     e0755befeca69cf5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

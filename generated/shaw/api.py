@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4336fc65c418d6d3
-#   text hash     388fb876a4ce408d
+#   content hash  9757778489d2722f
+#   text hash     37eb4585d1e82ab1
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5b85d828f0d6f7f0
-#   text hash     1f829000f56c7414
+#   content hash  727d9a9a561e8c27
+#   text hash     57417b48c4a6ad5d
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

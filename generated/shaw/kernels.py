@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cdcfc7360a7ff125
-#   text hash     9aeccab4395f72fc
+#   content hash  1997e2a107f1ea96
+#   text hash     f9eca351790718fa
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  76d427f2d43a6e45
-#   text hash     a7883684239cbdb3
+#   content hash  ee0f27b03fa4386f
+#   text hash     61ae09ac5f40c622
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f37abd52200e1736
-#   text hash     8b1084d8d30e12f3
+#   content hash  90054d09d4f2cdb6
+#   text hash     58bce45ea948f1fe
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  087bb1ab2d383e62
-#   text hash     66c3a15c9ac5654a
+#   content hash  27964ee89251a09f
+#   text hash     fe0d90417ce07639
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -74,6 +74,9 @@ def test_mistakes_are_named(mistake):
     VARIANT.check_mistake(*MISTAKES[mistake])
 
 
-@pytest.mark.parametrize(("name", "axes"), [("distance_score", (0,)), ("distance_score", (0, 1, 2))])
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [("distance_score", (0,)), ("distance_score", (1,)), ("distance_score", (2,)), ("distance_score", (0, 1, 2))],
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eace59436c1dc08b
-#   text hash     9ad3f7a97b113deb
+#   content hash  7c307041157b30a5
+#   text hash     8ab415f616c078dd
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

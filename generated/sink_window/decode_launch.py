@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0126123c3f445b72
-#   text hash     b75ab19fd10cd3f2
+#   content hash  dd5c42f2c858a133
+#   text hash     349c526aba2a88bf
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

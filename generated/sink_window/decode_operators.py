@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f81a305474efbbc
-#   text hash     2b4f8e398d6d8b3e
+#   content hash  829218079c97834b
+#   text hash     82bac07939c8e717
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  631880dd21bdad5a
-#   text hash     3ce25d3ae5a5de3c
+#   content hash  07eaafc00ee2c84d
+#   text hash     c8cfc8608a2cb664
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

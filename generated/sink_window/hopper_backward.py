@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8d1ce66b9ae439b0
-#   text hash     e8835ecb023b77a7
+#   content hash  176a969bcd84c728
+#   text hash     32e036a39f03ab5f
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ab4fe386b25abce9
-#   text hash     5d767b3b8ec73c9b
+#   content hash  a17280b1f24cfd20
+#   text hash     a8b8da2bd5fb88c2
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  eb44d2ed30ffc817
-#   text hash     9cbe1f2b3cb083ca
+#   content hash  205162491e8cc1c6
+#   text hash     c6edfdfb6f8eea5f
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5db9847976a4bb22
-#   text hash     a8ea8990ef84d203
+#   content hash  03d6f530ad144527
+#   text hash     07db84ac23fe44ed
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7efa3956dabf256c
-#   text hash     b6dd0a5fd94709e8
+#   content hash  6e1abef3f8f6c455
+#   text hash     5117974d705c7132
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

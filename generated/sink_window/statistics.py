@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  527518f3912b894f
-#   text hash     0a0d83b4e0fddc1c
+#   content hash  16451e567f7ecbbe
+#   text hash     22b05bdfd567a4b4
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

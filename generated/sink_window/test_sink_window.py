@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce1d530e192dcafb
-#   text hash     f4540e848a295fad
+#   content hash  3797271563153981
+#   text hash     c5e4723785d19d7b
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f9e2ea75bc35d870
-#   text hash     8ca3d5e7025ffab4
+#   content hash  5ec8ede09a5e4527
+#   text hash     1718c5189d052e8f
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  61c0516d5ea2b434
-#   text hash     a7cd3163319e7385
+#   content hash  9e6d759fb256c205
+#   text hash     5da34b23ed5160e4
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6a5d025a8fdb0b7a
-#   text hash     373d5831655de917
+#   content hash  c32db13796c65c4e
+#   text hash     48b94c9faec51ef9
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

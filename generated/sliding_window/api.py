@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c32e2215bc8d6da4
-#   text hash     f06220e206552212
+#   content hash  aaccd59a7bbbde31
+#   text hash     200fff2570599793
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

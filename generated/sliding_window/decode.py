@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  37e074eec4b4bf6f
-#   text hash     a946d10cee00b749
+#   content hash  8b3f1535ab3f486a
+#   text hash     a4de5186f5c9a81e
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  66e274e49f492a9b
-#   text hash     a92a0727f0b12eb6
+#   content hash  07e587ff8c60e424
+#   text hash     60e5890e2ebe459a
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

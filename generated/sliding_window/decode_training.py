@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6e1099db538c4307
-#   text hash     a46d17a95ac821df
+#   content hash  b666ff9339dfa0a8
+#   text hash     42803841b440d298
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a555f3cac23ecf28
-#   text hash     6cc9daabfabb9e0a
+#   content hash  92419200ab76f4fe
+#   text hash     9ba1817f9e6e382b
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

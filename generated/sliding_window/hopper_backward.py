@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bbd0736566e6606
-#   text hash     5807a0cf307611de
+#   content hash  ca6cd6f5a0c0b859
+#   text hash     1dbc0b718704b935
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a891c2f54514d0d
-#   text hash     e74d7cb5ca2f480d
+#   content hash  25d001381c166700
+#   text hash     1e2f0e4eb71d81d9
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

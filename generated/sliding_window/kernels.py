@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  103e99693f9d656d
-#   text hash     e16b3bd089031a42
+#   content hash  5829da27bab18a53
+#   text hash     6f01be9c16ff5292
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  32b34803988f7d5b
-#   text hash     0ad3ff283fe4f0d0
+#   content hash  42cb9805a7c8f260
+#   text hash     4cf45ea1a26b8542
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a5c734ae49c1d536
-#   text hash     9f6e774029f2a478
+#   content hash  27e95e80e171902d
+#   text hash     ca6e29fc5eb927ea
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

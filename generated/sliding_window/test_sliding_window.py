@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  034b53cd37d2745b
-#   text hash     4c4b398189deb778
+#   content hash  9b7791ca59e846d8
+#   text hash     de11faaf63479065
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  343fa21ed1868b2a
-#   text hash     9c013bef4be5b8e0
+#   content hash  2b20939885aa6b68
+#   text hash     8f79c4f2335389db
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  61d649a629ee6197
-#   text hash     274e84f4de457c66
+#   content hash  75af51362bd19215
+#   text hash     4f220dd57d052b83
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

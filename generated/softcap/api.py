@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  10b7486762c78290
-#   text hash     da9e748c932576b2
+#   content hash  4c23a1c5507dc073
+#   text hash     cf31de6b46d0278e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7de791ecd0305914
-#   text hash     2da9c6fe4985336c
+#   content hash  bfb7b783f6d1fd7e
+#   text hash     6e3a998501d1f8d7
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1cd6b5d69368863a
-#   text hash     c872fa8237be42e8
+#   content hash  ccc38d150dc02982
+#   text hash     3271cd6c8cab00c9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a63690a449fff738
-#   text hash     a043dc482275c43b
+#   content hash  03cfe5518bf14685
+#   text hash     37f2ff73f10db250
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

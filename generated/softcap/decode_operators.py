@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aee7cea34f80da3c
-#   text hash     c3058348ba1c00d3
+#   content hash  488c73921497b952
+#   text hash     2d8d7f6e7c06199e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  07924826af64c60b
-#   text hash     f3d727af8ef5f7d7
+#   content hash  6c89b9fce15e109a
+#   text hash     fbd3ca37d60ed32c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ae5df050cebd87b
-#   text hash     14b959e6df68409f
+#   content hash  f14b9a43ad055c06
+#   text hash     c33b5b5cf0fb220b
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0e0e12ec38dfbd18
-#   text hash     94253e27ad5ba701
+#   content hash  9ff6aced15311d00
+#   text hash     8f87ddb4011e0931
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

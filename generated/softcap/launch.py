@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  30143e68364b756d
-#   text hash     3738365ca4bb50a9
+#   content hash  a3c4b03c83fbe13f
+#   text hash     a2a57fee76d93c27
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df97f7de85869cfb
-#   text hash     932f2b0acd1a7bad
+#   content hash  63044d70b44814b8
+#   text hash     17316408b34d88ab
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

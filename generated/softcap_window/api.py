@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b99153511f7cf82a
-#   text hash     42889c1c03aff8da
+#   content hash  15353b3c7a44c276
+#   text hash     2e1f695cc5d36886
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

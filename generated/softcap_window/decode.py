@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3462eccf34efc6af
-#   text hash     483ca7df0f512569
+#   content hash  c8a145966cc03ca1
+#   text hash     31da0dc0a3331b4a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  975fe9a997f03d1b
-#   text hash     91d20d6388144a32
+#   content hash  b254d0c7452c34cf
+#   text hash     90f08a4ded64ab45
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  70cf5a82f939056d
-#   text hash     14821e3d1592534f
+#   content hash  3758288853aa1e20
+#   text hash     a22f090c0e771cb3
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fa15f7a5be7a1389
-#   text hash     6d1738097d59a710
+#   content hash  e08813e0cc8d0815
+#   text hash     bd01bbcba11e30f5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

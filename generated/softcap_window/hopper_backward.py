@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99f9552830d506b1
-#   text hash     2fa8e1f437c7b09c
+#   content hash  af73d618f676715d
+#   text hash     399d0af5fe486b31
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c490bfd3e2e57d73
-#   text hash     102ada2f26f93d54
+#   content hash  5164cef3be4b90ac
+#   text hash     affc88eb9ff6a473
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

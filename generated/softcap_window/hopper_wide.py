@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d3a146be2cb4242d
-#   text hash     cc2e92008a65a648
+#   content hash  f4848733b5a1b806
+#   text hash     463641a157a539de
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5449b28c2f52621a
-#   text hash     7c5691edc187e8cf
+#   content hash  1636c1836d01dcee
+#   text hash     c53b5fbc11259b95
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  165cdfc5f9c749e3
-#   text hash     5763177e6f2f0b22
+#   content hash  bd542252579f932d
+#   text hash     f92d89c0ddbbc5c4
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a0e183e763484661
-#   text hash     1073246c70797833
+#   content hash  a75054813cbcc683
+#   text hash     c7fadfd186940368
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  833a58102b91d181
-#   text hash     1b75e1290d7e412a
+#   content hash  b88e51790a4080ef
+#   text hash     9a11f4c20c5918cf
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ee5e8bfe262d2f4f
-#   text hash     72e609a3adc3e596
+#   content hash  9f69d88d1a508cab
+#   text hash     6fe3a85de3385f1d
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

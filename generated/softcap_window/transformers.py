@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e4e460dd6fb322f3
-#   text hash     a82f212fc48183b8
+#   content hash  65dfcb8f0234ea7d
+#   text hash     fefbfdc0558168c0
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

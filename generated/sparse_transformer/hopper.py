@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  806f909da1e55547
-#   text hash     ea53d1b7be6cac35
+#   content hash  46a1b96b30e9c30c
+#   text hash     c9905519cd329466
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

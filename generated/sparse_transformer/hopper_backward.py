@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0689ae8eabff0948
-#   text hash     db345da8b79ffda8
+#   content hash  a2d6647642af9d00
+#   text hash     431f5d35336d34ff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

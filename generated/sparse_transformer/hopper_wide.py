@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cc468101f4dd1c42
-#   text hash     137095dc93114c62
+#   content hash  7d9305cdee7a083f
+#   text hash     4a36843e5afa4a5f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed1b16792cb9dafb
-#   text hash     92ddd3a177c1417b
+#   content hash  9348753ea01f096c
+#   text hash     26cd42aa379f2682
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

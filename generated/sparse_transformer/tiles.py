@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  108a518be2af7b06
-#   text hash     e345b39d2d685413
+#   content hash  ba1a1b33114b99d0
+#   text hash     14b94e6d0769d43b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

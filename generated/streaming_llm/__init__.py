@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  df44183f32ac63a4
-#   text hash     3b6c7fdfa248b309
+#   content hash  644b1bbee228411c
+#   text hash     c896e57403276662
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c15933a7ebae3c71
-#   text hash     9ccf9c60f5a32548
+#   content hash  683b5aeb6f35198e
+#   text hash     3e381466eba91f34
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  feae7ab2a78ecb2f
-#   text hash     e16973d37da72d9a
+#   content hash  8c9cd04d8a03eea9
+#   text hash     b0e988a4503d8c06
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

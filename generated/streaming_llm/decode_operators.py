@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  660aafb56b62d8c4
-#   text hash     a189f1b6b5d3a6c7
+#   content hash  28bfb8283e95cc7e
+#   text hash     4cab2e76bdfaadaa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

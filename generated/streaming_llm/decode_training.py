@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  66c9fd96a633243c
-#   text hash     9add28bb7bb32068
+#   content hash  db787e1e73d1a79c
+#   text hash     3ecef5f87ab2d477
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db6354053cf54825
-#   text hash     e6b19c2b9992f789
+#   content hash  0af1cf2de8ac2591
+#   text hash     6082bad3aca49fed
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

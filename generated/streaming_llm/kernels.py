@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3ecd24f352449f8e
-#   text hash     dabd6886783bd7bd
+#   content hash  45059893acfa53c7
+#   text hash     4761a4198bdd87e2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

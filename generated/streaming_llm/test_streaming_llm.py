@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f11fa81524d63174
-#   text hash     ef1dbece742280b9
+#   content hash  ac0060380ef74209
+#   text hash     5aeb8f6be5e4a5c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c767746c643410f2
-#   text hash     08d75a6a1eae8331
+#   content hash  bf382ccc38267e63
+#   text hash     59d89b1ee9c0ceaa
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

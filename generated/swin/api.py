@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  23e589e1da962598
-#   text hash     b21849bbffe843eb
+#   content hash  4aca4f79d99d3755
+#   text hash     036d33782efc1898
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b3ac3818871da1c
-#   text hash     6f9912b136c8eb0a
+#   content hash  d5867bc1bbba87ce
+#   text hash     672049da4220df50
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3f1a9649dd60c24e
-#   text hash     0e0927e3e98d6f19
+#   content hash  9f6a33da3c2ad071
+#   text hash     6f055daef4f57d6f
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

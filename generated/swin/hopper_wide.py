@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c168b5e9edfce24d
-#   text hash     ad3a5b3862b4bf7c
+#   content hash  f3bcda15d55b8c4e
+#   text hash     7d0267f277bb2bd3
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

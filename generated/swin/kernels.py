@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c2161de088db2d72
-#   text hash     019c91553757c1be
+#   content hash  7bbf67b29e59f138
+#   text hash     04c720eafbdd0d39
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

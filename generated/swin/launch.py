@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d4f27902aa8823a1
-#   text hash     55a95969b6753004
+#   content hash  7097a1fb51abf9ed
+#   text hash     e72f8555af9dffa6
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

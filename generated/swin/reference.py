@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e90e63a2a8dbbee3
-#   text hash     d1a12ed459854318
+#   content hash  72b7c544b5dbdc44
+#   text hash     14c3dec4fce4c543
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8cf7d316ce7f361d
-#   text hash     056934305d80c428
+#   content hash  de85c2ca584923c9
+#   text hash     eb464d33e78d58ea
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  81c283812dbf5e4e
-#   text hash     11465bf67f5b096e
+#   content hash  de530c175a04003f
+#   text hash     fc830abda18d8466
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

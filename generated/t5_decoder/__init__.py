@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  437655d455a516f6
-#   text hash     ae0d6d0212ca54bc
+#   content hash  e9852b0e69b915cd
+#   text hash     70d568c5715f8e2a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  38248c8a5a003d67
-#   text hash     aa70ed31aabe487a
+#   content hash  1411153a179c0dc1
+#   text hash     07616a7fc1649e1d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  029f6d8620f21d81
-#   text hash     5e9820decfb33cd4
+#   content hash  e3fef55b9648d80e
+#   text hash     bf451565b994b999
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

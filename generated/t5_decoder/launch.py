@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  483b3a11cf0ed8b3
-#   text hash     b6d71a1c7f7a3f18
+#   content hash  a5f530eab2c3235c
+#   text hash     61ff53941f1e1d05
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

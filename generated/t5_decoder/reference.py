@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eda34ffffeffc892
-#   text hash     a66cc9d1c745b691
+#   content hash  c3556d6bc23501fa
+#   text hash     3e6788e28f2ad18b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ec7fe78c5e6cc80b
-#   text hash     2d8a149b5aac1a87
+#   content hash  9ba285f45b200b36
+#   text hash     ff9d24852acf50f3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

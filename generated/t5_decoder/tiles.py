@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8c02f1a74799f2aa
-#   text hash     86bf23a5cb46ca79
+#   content hash  3b2293ba2e190a7b
+#   text hash     dcca82cd9920ec0c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

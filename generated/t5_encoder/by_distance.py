@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ad1d12f35e3e1771
-#   text hash     70ea2530a62d2689
+#   content hash  50df5b734246486c
+#   text hash     0ebcaaab068ffd78
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  08a293bb34df01ed
-#   text hash     f7738e5e67fcddfd
+#   content hash  a379b1b82b5c881b
+#   text hash     cb2aad8408cde7dd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b1ce96d943b0ea8
-#   text hash     99db96c32114606a
+#   content hash  e626cbd658bddebc
+#   text hash     3b54168f778cb2a0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dbeefaf30a90463d
-#   text hash     ae8b6c98cbc10b1f
+#   content hash  117ebf5ff50462f0
+#   text hash     a8191380e01ff84b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  849581230b8cb137
-#   text hash     09f77f0660c07068
+#   content hash  834afddc5ebb28c0
+#   text hash     358b8598f5ad3584
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  08156980680e72df
-#   text hash     9b873583486e6968
+#   content hash  fbc85d435e5c1b0d
+#   text hash     b4074ac475d84ed4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ae60a61c0701eb60
-#   text hash     2be1d097143ff27f
+#   content hash  27ecd4c3ee1ddc53
+#   text hash     a9717f16da08b17b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b4538a59636b063f
-#   text hash     90f8606e5e879b4d
+#   content hash  d16e572f8ca170cc
+#   text hash     a3a486e5a586524c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a22c10693366414d
-#   text hash     392069772baedd41
+#   content hash  5257aebf01ef34e7
+#   text hash     d5f608afa3b328b3
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  98c8b58b267a44e6
-#   text hash     1f5a47fd93883c1a
+#   content hash  d44965be320288e8
+#   text hash     aadc0bfff42dae66
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e2d20824e0b264fa
-#   text hash     8da1289dcb4edcda
+#   content hash  8cdeb7cda941bacf
+#   text hash     808c55b9381757e9
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

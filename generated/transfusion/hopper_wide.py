@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  14c055bb10ca4414
-#   text hash     aadd5df5eea02db2
+#   content hash  27879f7e5c5dc5dd
+#   text hash     6768f70f331eca09
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1a71afb4b89afa1
-#   text hash     8709a7206eaf3d50
+#   content hash  6967bd3d4c736745
+#   text hash     41b60c6039f6fb48
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

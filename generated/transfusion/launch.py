@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  db656fa06646c2a0
-#   text hash     08b23907daac5245
+#   content hash  75799cd655b10a2e
+#   text hash     98bd5c28487e2688
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  62ff6288d4bd95b9
-#   text hash     34ebb816932917de
+#   content hash  1b491d49d0c3e9cb
+#   text hash     9f266ccd84707af6
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

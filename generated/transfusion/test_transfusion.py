@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c9940ce7cb476df0
-#   text hash     b9f35782b6d1e1a4
+#   content hash  8bf705f40b4eaf90
+#   text hash     ac2ee6fee32f39c6
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -77,6 +77,8 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("image", (0,)), ("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("image", (0,)), ("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))]
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c7c76032d3d14ca7
-#   text hash     fc20a5574f7a8971
+#   content hash  04cdc93dbf0d9b2c
+#   text hash     1688168b6d0d10cc
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

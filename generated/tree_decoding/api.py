@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbbd235a72f3e2a7
-#   text hash     392e1e5796ee5e0b
+#   content hash  4116fec3eb7a23f3
+#   text hash     7617526ef65d723c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

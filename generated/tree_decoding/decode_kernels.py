@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  21e150461639c67c
-#   text hash     ad518206c056af1d
+#   content hash  2e37a6aad47cb8dc
+#   text hash     bae3a67675e504aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

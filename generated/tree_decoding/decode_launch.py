@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee12783ed87be77c
-#   text hash     52dda603788b4fff
+#   content hash  8e16ad2b002f2d2a
+#   text hash     d65881523dc6bb50
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

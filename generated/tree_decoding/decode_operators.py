@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a94de51a3a83f881
-#   text hash     078df5656cc34593
+#   content hash  9475a47b9c98d277
+#   text hash     d38ae81679b081f5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

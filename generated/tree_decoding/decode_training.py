@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5bbe39394b71c86c
-#   text hash     7c36028c571e791d
+#   content hash  aa0bc63f10a08a92
+#   text hash     d8957016f956aabf
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0d3fce5ed8ad7d1b
-#   text hash     d213b53f59ae3729
+#   content hash  fac6da426867b891
+#   text hash     ed21076c9a439a45
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dad11666b5f181d4
-#   text hash     79556b491465ffeb
+#   content hash  bdec79c23e6709e5
+#   text hash     fbcf82b78c70c896
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

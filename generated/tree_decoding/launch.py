@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  24e362e1a5d67ba0
-#   text hash     5a35c0e6b6fe13fd
+#   content hash  80961e3993507afd
+#   text hash     4ec23adc92dce499
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

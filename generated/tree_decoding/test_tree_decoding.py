@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ed4045f174d87ee5
-#   text hash     c40e1c7e5e784645
+#   content hash  69908b57e1fabbb6
+#   text hash     86066c4dce266e6a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -85,7 +85,9 @@ def test_without(name):
     check(SMALL, **{name: None})
 
 
-@pytest.mark.parametrize(("name", "axes"), [("tree_mask", (0,)), ("positions", (0,)), ("positions", (0, 1))])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("tree_mask", (0,)), ("positions", (0,)), ("positions", (1,)), ("positions", (0, 1))]
+)
 def test_of_size_1_along(name, axes):
     VARIANT.check_size_1(name, axes)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a5ddab578997452c
-#   text hash     dd73282071a284fd
+#   content hash  66db06edd927560a
+#   text hash     10123c0ba56328b4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

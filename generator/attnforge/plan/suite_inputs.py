@@ -42,7 +42,8 @@ def sample(argument: Argument, shape: str, spec: Spec) -> str:
     by_row = any(axis.kind in ROW_AXES for axis in argument.axes)
     if argument.dtype == "int":
         return _integers(argument, shape, few=by_row and argument.name not in tile_ranges.compared(spec))
-    return _floats(argument, shape, by_row)
+    text = _floats(argument, shape, by_row)
+    return f"checks.as_operand({text}, case)" if argument.pairs else text
 
 
 def sizing(spec: Spec) -> dict[str, int]:
@@ -63,8 +64,8 @@ def sizes(samples: Iterable[str], spec: Spec) -> dict[str, str]:
 
 
 def narrowed(broad: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Inputs and their axes that tests give a size of 1: the first one that may have it, and all that may."""
-    return [(name, some) for name, axes in broad.items() for some in dict.fromkeys((axes[:1], axes))]
+    """Inputs and their axes that tests give a size of 1: each that may have it, and all of them."""
+    return [(name, some) for name, axes in broad.items() for some in dict.fromkeys((*((i,) for i in axes), axes))]
 
 
 def summed(spec: Spec) -> list[tuple[str, int]]:

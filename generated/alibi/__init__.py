@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4107d4bf23edd1af
-#   text hash     c798fcb2b1a4164f
+#   content hash  96f65b44eb7ee79d
+#   text hash     2c8028665aa667c0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9224b150c1414b56
-#   text hash     d7371ed377320d13
+#   content hash  7770fca6c4b7b48d
+#   text hash     6eb63e442c738fa4
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

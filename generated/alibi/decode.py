@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  74f48e65e15a1053
-#   text hash     cd63545b2b937107
+#   content hash  61e3c37f4bf45694
+#   text hash     acf957d408995872
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cfd95236b8538448
-#   text hash     7adf77ae678b749d
+#   content hash  548d8e6de0c62219
+#   text hash     ae43e4bef3b6e6cc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

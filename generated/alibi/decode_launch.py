@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  77b2d299f2ac8ca4
-#   text hash     92d213d6e21df8c3
+#   content hash  f8cc842b178f0876
+#   text hash     3bd747df6685f15f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

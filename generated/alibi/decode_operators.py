@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  047121b4608990d6
-#   text hash     31fc871feb29b1fa
+#   content hash  497bcf59f206330b
+#   text hash     8ff2f3bc6f050b72
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

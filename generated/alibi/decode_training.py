@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bb2afd87379bc56f
-#   text hash     fd4178a7b261106c
+#   content hash  05fbc040e15d406c
+#   text hash     9c820cb9ecc9960f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  127b9be433522bd9
-#   text hash     5d0b50b3297e1692
+#   content hash  2c2a9638e995011e
+#   text hash     1aeed23aead4e6e4
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c380a3f2cb1bfd3c
-#   text hash     2ddfc2f608433665
+#   content hash  318a1e194f840fdf
+#   text hash     45730bdcf51a2287
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0f2a188ba2f2ca39
-#   text hash     ece7ad5d4a22fbbb
+#   content hash  fd28ea6cf5acc2c9
+#   text hash     386ca184bc6ae54f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  926b55c3dea6af5a
-#   text hash     13581abffcf1a55c
+#   content hash  2bdbd569ba9bc971
+#   text hash     27b17d5b75d8acdc
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  900d3d198b473f97
-#   text hash     24fa94c45c717100
+#   content hash  4b924eadc0146ef1
+#   text hash     ff6632fbd276ef22
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e651fb332048638e
-#   text hash     35ffe7c810d9caca
+#   content hash  02dfc756f35e8acc
+#   text hash     bec2d0913b9d94d7
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

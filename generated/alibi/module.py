@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7de0310bf00c6651
-#   text hash     c66ffb4de4b01e4b
+#   content hash  f1cdc0a3b44651fa
+#   text hash     8b1020b3efd44f62
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

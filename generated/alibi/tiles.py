@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  157da83c562333ff
-#   text hash     3ea218dc8e49e471
+#   content hash  30eb1904cc54272d
+#   text hash     7063d9db8366777a
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  85a1aff0f53df3ac
-#   text hash     eec71ac909f15384
+#   content hash  f033b9134d25e213
+#   text hash     67f71e0358ad8c76
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

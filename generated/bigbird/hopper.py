@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  53d8bee7250ded88
-#   text hash     14d552b921bb2088
+#   content hash  7ece33837e482e26
+#   text hash     79e8f8c774452955
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a463ee2080b7ff66
-#   text hash     6dcbfe4652bc88cf
+#   content hash  848c5106d5702137
+#   text hash     1427bab9a3463e23
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8a26272f5b79f5b9
-#   text hash     70bd3448e7f315d8
+#   content hash  c428c8de1db54279
+#   text hash     0ff97847de912906
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aba8f91249425198
-#   text hash     873c50083fb8534a
+#   content hash  c60fcfc3af5c7ce8
+#   text hash     7219c1d112d8ab32
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d466aafa1342a31
-#   text hash     e204dff7b2341b87
+#   content hash  0393d9e8bfd02957
+#   text hash     8fe4ae02c0341536
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

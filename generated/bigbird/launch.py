@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2dafaace87cd0cc2
-#   text hash     96b837b445dd6e73
+#   content hash  0f5d51dac3a35c92
+#   text hash     3d7a37794882c619
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

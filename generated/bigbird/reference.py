@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1cd93eed0fb04ed4
-#   text hash     ac4bf26aeb366946
+#   content hash  6a1dab173e9ae37a
+#   text hash     516f39f6c6c4b91d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

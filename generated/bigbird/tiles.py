@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  11d5e3778ca81335
-#   text hash     eef4e3b85f814d82
+#   content hash  e0cb6e1b36803b6c
+#   text hash     eba4143672c88b00
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

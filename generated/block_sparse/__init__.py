@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe237f51d19b4200
-#   text hash     e455c0ce5a798827
+#   content hash  4008a23ef0e5f9d1
+#   text hash     0cdc5218dee861cd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3f3fad15fc42d332
-#   text hash     4f6189eaf69991ae
+#   content hash  024f032e47ec217d
+#   text hash     e9b56f23ed30e3ff
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

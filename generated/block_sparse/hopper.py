@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a553cef1f4ddab90
-#   text hash     ec58a989415e8af6
+#   content hash  b30a137b965ea371
+#   text hash     3ab41d2a9498bbc0
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

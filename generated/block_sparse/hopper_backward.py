@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3f3af70c8286d536
-#   text hash     a84ae485e3c9d552
+#   content hash  775786916cf52a20
+#   text hash     43c3e6b53e59f433
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

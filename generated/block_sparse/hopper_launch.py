@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d6a1ac0b31c3320d
-#   text hash     6526eb1b8cf366f5
+#   content hash  ab2009982b2e4f4e
+#   text hash     934e25401882889a
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  22b0b56cd107c56d
-#   text hash     1eb81d382eb3187e
+#   content hash  83dd2c65cd93188c
+#   text hash     c1090f9ab1ead27c
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bac2accca220a438
-#   text hash     21f463a8db39e98d
+#   content hash  2f08d74806c9a381
+#   text hash     b632e901847dfb6c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  71614021a3e50447
-#   text hash     2ed9bd8e6c7d6336
+#   content hash  a77902018a1f4a19
+#   text hash     6c085e78f917abb9
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  caf89b3ce68cfc97
-#   text hash     16582d5836ef583a
+#   content hash  c3cbcfce58ffc26d
+#   text hash     ab7c19d6c306ab99
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8ec445d60fe9d5df
-#   text hash     e6576aa846904759
+#   content hash  af8efb4c442fcdba
+#   text hash     b4448bc9b5d62d00
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

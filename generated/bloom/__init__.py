@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ebc163d426a62258
-#   text hash     4698dba2598490b5
+#   content hash  f3d5783cbde44f1c
+#   text hash     5130bcd0ba3c74ba
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

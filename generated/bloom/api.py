@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1c5dc52db60f6477
-#   text hash     27bfde23e88ec99f
+#   content hash  38fc028b98c1a28a
+#   text hash     6e82288918fd9eb5
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1fe836ec0492c83d
-#   text hash     b1cad6b7bf0af9e2
+#   content hash  dd6c62f0cd8cb9dd
+#   text hash     936d5c82f6a10037
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

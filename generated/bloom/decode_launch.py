@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bcdf56aef60e9894
-#   text hash     47c5d1be9e8a1ca9
+#   content hash  1d2cb52c202040e3
+#   text hash     c485a149619ead1d
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

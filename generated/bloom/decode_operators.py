@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a0cc6d5a632d456
-#   text hash     e6b4c6443e27aad3
+#   content hash  c2c1ea3459756908
+#   text hash     5d827ff425af9a7c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

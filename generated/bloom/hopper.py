@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0ed4ba1974513244
-#   text hash     307b492b0dc26670
+#   content hash  65a44f5921f88a45
+#   text hash     091e55a95bea275f
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

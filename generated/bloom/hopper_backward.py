@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f5d620f1255f8bc
-#   text hash     77c40587b38d565c
+#   content hash  4255fe9229e946ee
+#   text hash     026a641c60fa9c86
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82e6ff62100e2bc1
-#   text hash     685bb79775c1d36f
+#   content hash  c208632bb6b41bd1
+#   text hash     25a0b4fbdbf0d154
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97b744c692c5d3c0
-#   text hash     bb35ce9222fb5b55
+#   content hash  f76431da041d5d2f
+#   text hash     ac9601a54fb9c0b4
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2fc247f323f23e48
-#   text hash     8d0188c69e1662a9
+#   content hash  3d6a5499f7fd7c87
+#   text hash     9e316a700a6e814d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

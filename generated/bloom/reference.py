@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bfbf4fb8629f4279
-#   text hash     085b0993544b5307
+#   content hash  ab88b97d09a9d0a0
+#   text hash     195492e7737d6bf9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9ff0ed0a7ec3341b
-#   text hash     c0da68255c5823af
+#   content hash  73596003dd29411c
+#   text hash     b87e32c749d4ad9f
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  50f0d37932777413
-#   text hash     1fb38276c4786972
+#   content hash  1c769a883b7ab13e
+#   text hash     9d34717a2dd43554
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

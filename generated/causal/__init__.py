@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce21828355c0097a
-#   text hash     9b1357a37f6d4609
+#   content hash  452530400de625c3
+#   text hash     e0d5bce51f0c6543
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

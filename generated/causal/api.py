@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b6f4ef5a11606ef
-#   text hash     ab1200e68b8356de
+#   content hash  79b2b38ad85cb92c
+#   text hash     a3054f1cc372d06e
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

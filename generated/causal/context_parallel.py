@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6c7b6b4ef5c56e8
-#   text hash     3dcd584df1e3b053
+#   content hash  415564048e498dff
+#   text hash     953879d631fe1eb9
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  794c4dfb7b4d2f46
-#   text hash     0fcd58560ed3c648
+#   content hash  21259a8d49985ad8
+#   text hash     92e5aa9729b9b93d
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  82d42859b72cb637
-#   text hash     037980440a6510f5
+#   content hash  a3c8e08afb453ae5
+#   text hash     9a6cc6bab3f873b8
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a37b01d945df8059
-#   text hash     992997f8587bbd87
+#   content hash  7337db0bc9b61eb6
+#   text hash     ebbe12d968d287f6
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0744ebd9014d1cba
-#   text hash     85a8f6c20976141c
+#   content hash  107fe422ff3ed9f1
+#   text hash     d3a75ef10964d83d
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a4fce41eb5e662f2
-#   text hash     49952e305ee9c199
+#   content hash  d6a3f39bb69a5b64
+#   text hash     2e0d61632fe0b4b9
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6a5576342dd87088
-#   text hash     8a4b6c83d775df72
+#   content hash  8dad67320a3edc8a
+#   text hash     2bdd65130c73cda5
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

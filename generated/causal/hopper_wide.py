@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b70274b84e1f2354
-#   text hash     a3477c9740ebe934
+#   content hash  47f31551bfe317a6
+#   text hash     b86cce3236682650
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

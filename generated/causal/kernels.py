@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aa54ec3ba78ea2aa
-#   text hash     8eecf7c7a97fdc5f
+#   content hash  e8668f585cf2c14e
+#   text hash     13f231e4aec36eb5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e2d510753c290f4c
-#   text hash     e05830b13fea3cfc
+#   content hash  70221daec2b3ec0d
+#   text hash     86cf128c4ccdbed9
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bae1b9f863797e56
-#   text hash     992f132fd5e1fcf3
+#   content hash  aac61a9d6e5a9693
+#   text hash     956d5976bf7a99de
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  471a011cbe149ae2
-#   text hash     2fcc4d9c6c91e73a
+#   content hash  de3e70f27fd2d91c
+#   text hash     24b6ff6312e8dd9a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

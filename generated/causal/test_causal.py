@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  48c2ad56fb0d4093
-#   text hash     88cbf316a069e70a
+#   content hash  4ef353468b30d7b8
+#   text hash     f3b93315dbf8bee3
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

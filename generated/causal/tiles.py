@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e0abcf447922e88
-#   text hash     ac5849aea3b09e36
+#   content hash  02407c9df33e2130
+#   text hash     b83e47fe380796c1
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aa50cafca9ee599d
-#   text hash     7f220c2f81264e5c
+#   content hash  4d3b116f149fda91
+#   text hash     0056e5cbb1a7982f
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

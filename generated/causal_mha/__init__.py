@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8872d68be9911a27
-#   text hash     5cbbd4d8a9581daf
+#   content hash  6b5e0f694a273b7f
+#   text hash     4233f6c6a9aa1119
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

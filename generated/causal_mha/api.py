@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c0573899bae6549c
-#   text hash     e0c9e54498b90cd7
+#   content hash  5b7d9494dc3f9250
+#   text hash     3d909d5110dd2ccc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a1a2954c831da364
-#   text hash     efa204125b42bbb6
+#   content hash  f71f30c91d079c41
+#   text hash     36ed9e14ecd998e4
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

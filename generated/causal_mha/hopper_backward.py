@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b5025cac3f0712b
-#   text hash     3a02bd261a0f0b0f
+#   content hash  12984b530736c650
+#   text hash     e326dd1f42fd7788
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  314874c46b9f082f
-#   text hash     e71297b7b3cb455c
+#   content hash  1242567ec944b164
+#   text hash     8dfcbac42803ad83
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

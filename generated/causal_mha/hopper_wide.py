@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b30ad7f6696ca9f3
-#   text hash     86baeffe411ed1ed
+#   content hash  94550ac4a59ac116
+#   text hash     6b4b32e2501f61c9
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  62a3d38fb6dfe96d
-#   text hash     415be6a5c631d150
+#   content hash  a10a02f219ffa8f2
+#   text hash     0e8cd93b312a0db5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b6ed1f50f99ff09
-#   text hash     37ef1f53fed7ec34
+#   content hash  be99bb526acbc312
+#   text hash     237cd53203a848e1
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  78852f55042f3015
-#   text hash     3feb48e52cf51510
+#   content hash  ada58f6d854e8b95
+#   text hash     fd710ab904043fb1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7ea4ec75f785f6b7
-#   text hash     93284a6160161e93
+#   content hash  9cba04cec0375f8a
+#   text hash     7db42a940c75894c
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d1e719479ccfc230
-#   text hash     afdcb824383c5b47
+#   content hash  423c993a2c005113
+#   text hash     e3c6bd5c03ae8949
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4be2cb4f8997e809
-#   text hash     f0a3a6cbda73112a
+#   content hash  2892f0ce546724e7
+#   text hash     66e399d02acfd7eb
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6e6681ed3966481e
-#   text hash     3d4d90a369d98030
+#   content hash  b1fcf06ca6dae3ea
+#   text hash     99b0319b04065304
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c39ff00644b07647
-#   text hash     d02bbd97c81e1a5e
+#   content hash  803c681ef389e317
+#   text hash     98ee253d2da7dcd4
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa0e354cc625d1a3
-#   text hash     2f7afadc3997f198
+#   content hash  eac716eba009d038
+#   text hash     c8896460f7421186
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1966f323806d5562
-#   text hash     d2e347b0ecf4e254
+#   content hash  03cedb4c284d7125
+#   text hash     9f82fb911a271d1a
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  413e1b4e008c2057
-#   text hash     69daaa2292f971de
+#   content hash  ce5d6ee85581c559
+#   text hash     5a4302b9ff6bd9cc
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

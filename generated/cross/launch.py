@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f33910d679c6c72b
-#   text hash     4478014ca0883c55
+#   content hash  3d8b870b9c5d6042
+#   text hash     95de70edbedc83ab
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

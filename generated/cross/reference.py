@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  576edb8c97d0b9ce
-#   text hash     8f098385caf3e7fa
+#   content hash  7a6e8113a988943f
+#   text hash     623b9b3ed260e9b0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

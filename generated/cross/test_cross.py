@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da7e0aac3f3291cb
-#   text hash     46c53f3f6d7dd246
+#   content hash  a15ab7a744b3f6c4
+#   text hash     b90722e0e330da56
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

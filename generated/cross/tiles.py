@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  91ea7ba4f5c34d3e
-#   text hash     5cc1f44a98a8ea7d
+#   content hash  8c968a6295cbcea6
+#   text hash     81ad8a4e9ab5c380
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e2a53a50fb6b8897
-#   text hash     b247c28bb7e88986
+#   content hash  28008507bd76f04a
+#   text hash     dd5a944fb116bd64
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

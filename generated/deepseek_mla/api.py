@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3176bce537a3fd82
-#   text hash     5873a0243f2235b9
+#   content hash  284259753a6d8be0
+#   text hash     a6bc5edcd3fe1a8d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9a5c3825bdf08674
-#   text hash     e67a83e16f0de025
+#   content hash  7f18bb6b924aa2e6
+#   text hash     cf991b1f5cead3d1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  789f649ecbfc2729
-#   text hash     0e577aa447578a2e
+#   content hash  f1c1172f2a2dc7eb
+#   text hash     ded856f418e772d1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9055d82740a9e1f7
-#   text hash     c083d44f011e4cbe
+#   content hash  cf77331d8199e087
+#   text hash     09bf7741df562f96
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  36f7d9511f72e6bf
-#   text hash     778fe0c9ee5fb500
+#   content hash  c387de55ba1aa5b0
+#   text hash     f5d0626f8d1f9754
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

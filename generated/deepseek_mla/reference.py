@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  210c8cc9b4eb9ac8
-#   text hash     031d05f6fa95534c
+#   content hash  6bd7fe047cc379b9
+#   text hash     838dd481ae01d95f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

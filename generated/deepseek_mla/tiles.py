@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  372084f78f4f9d76
-#   text hash     d4555562c033c5e1
+#   content hash  269c17105fae0647
+#   text hash     0171d7349d1ebce8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

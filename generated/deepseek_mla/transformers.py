@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7c0a9dd6cb977796
-#   text hash     bea5f3d05ac3ef8b
+#   content hash  9673fc901b061131
+#   text hash     824904816c0e8da6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  69813461b5ed0e1c
-#   text hash     184eacf7400893cd
+#   content hash  e77c9b09eec4a20c
+#   text hash     33f58d9655bfb9c8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

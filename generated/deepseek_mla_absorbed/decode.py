@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  633b1fb00b079d15
-#   text hash     3de97572d79bf212
+#   content hash  185ed69491b33ffc
+#   text hash     b58b09f5cc5bdf73
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1c5727db2af0e610
-#   text hash     9115edfa6a3c5e65
+#   content hash  0f4e7833ba2bcccc
+#   text hash     b1931cc9bac6a43d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e16778195d7b8b37
-#   text hash     973ebe6aee0c35f6
+#   content hash  d377c3cd7af568fb
+#   text hash     9708aefe47c6783b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  71b9bd6c542ce081
-#   text hash     c4d95a6a2b1e8b98
+#   content hash  82a06d0b030293ef
+#   text hash     c6676d931362c912
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  846aa8be07f8e834
-#   text hash     7958286c3d5cd93b
+#   content hash  c3ebf15faffbaa68
+#   text hash     20ffdafeb8c0b709
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dcef474ba553979d
-#   text hash     37e77e060c120a8f
+#   content hash  5b8f4f58ca729dfc
+#   text hash     629c65beeeb525d3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

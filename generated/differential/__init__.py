@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  05c5bb6d17319422
-#   text hash     71b3166310f771b6
+#   content hash  a809760b93f8ddc4
+#   text hash     cab65b43080a913f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

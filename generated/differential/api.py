@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0d77a207727d7bee
-#   text hash     d425d51d4a0e5d06
+#   content hash  62fa453116f5577a
+#   text hash     adfa1609842cf25e
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d00d85098d2276ed
-#   text hash     68aa4a4adf29ef8b
+#   content hash  3880ebe6421edbe4
+#   text hash     01f0965f4bd6b5c7
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

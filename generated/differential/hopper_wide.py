@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b53ca0ccbf0e9136
-#   text hash     f6aecdbf7e2c4755
+#   content hash  5ffaadc9f17352d1
+#   text hash     73ba5f698495ce70
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

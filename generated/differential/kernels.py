@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0e4e7fd9e68e1cf3
-#   text hash     349e88d1ed727dd2
+#   content hash  8dbc303c86925430
+#   text hash     a8a9dc5379b642b3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

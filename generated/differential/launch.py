@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  29fd706c091e41b8
-#   text hash     b942735e8fce47e3
+#   content hash  b57843150d7893c0
+#   text hash     c7f6dec112652222
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

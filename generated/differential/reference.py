@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  72fd27bc20bebb49
-#   text hash     c8f0fc378ef89c3c
+#   content hash  887f645040b55e8e
+#   text hash     ec992fe9281af9e7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

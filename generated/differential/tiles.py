@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa9fdc1b2bd5adac
-#   text hash     e28c45f19ac1cf4b
+#   content hash  e365a9a7f4bd3347
+#   text hash     7c47e838991b6480
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

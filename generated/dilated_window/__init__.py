@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0d4d15c91613f535
-#   text hash     fa5dac7c3fb74df8
+#   content hash  63706143c7d9bfde
+#   text hash     dd44f7dde9fde186
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

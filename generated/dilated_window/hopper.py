@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b673b4c058686d1c
-#   text hash     b335e04f0bdb7e55
+#   content hash  779697a4fba28772
+#   text hash     cc10c24c8f108782
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d116bcdb20409cc4
-#   text hash     573e945becfefc9d
+#   content hash  763c546dfe78ad2d
+#   text hash     e511a887b6de0104
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

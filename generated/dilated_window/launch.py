@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  78dd11e484b6ca3b
-#   text hash     82809efdf9160798
+#   content hash  be6cd5f2165af0f8
+#   text hash     6580200421d93e74
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

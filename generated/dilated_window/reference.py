@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1e08c2a87c349d64
-#   text hash     90de51f50bfd57aa
+#   content hash  2b4361cdc59854fe
+#   text hash     8a3272e0c8dda3f1
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

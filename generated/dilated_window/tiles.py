@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d0f0c96894a6f37f
-#   text hash     085196f130e77478
+#   content hash  40be2abeb48590e1
+#   text hash     64dc586ef9cebadb
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7493cd34cb0dc998
-#   text hash     fb3d5cdc8b8f86fe
+#   content hash  2c023096724a1007
+#   text hash     00130dc9a6334a52
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

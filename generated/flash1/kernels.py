@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fc08668bfa92c221
-#   text hash     96e8319b3b8c77ad
+#   content hash  6e25a5d02a57dbba
+#   text hash     d5e6fdfae3c523cb
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e70622ff0c672724
-#   text hash     98f8ff8d5389f5d1
+#   content hash  aeb353488771284c
+#   text hash     bafa20648860bfbc
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

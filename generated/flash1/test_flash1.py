@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9e2a074257044b65
-#   text hash     6d0f811e10c97903
+#   content hash  2b55c9e5745c01e5
+#   text hash     eb959948df7a643c
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e41877467292b7d7
-#   text hash     476bd7cb995f0eef
+#   content hash  ee5b0be5f7a61294
+#   text hash     ca46f063e3b2bf46
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

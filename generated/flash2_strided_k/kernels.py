@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  42cf2c9d71859bc0
-#   text hash     e70a2d8b7a5dc080
+#   content hash  5ada6dbdfc861caa
+#   text hash     25aa92436577be60
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

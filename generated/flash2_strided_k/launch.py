@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fd1a3c0c8ca906c3
-#   text hash     3f621f90d8454cdd
+#   content hash  3661de846613bf5e
+#   text hash     d3e2e1f7b40eeb70
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bd04f0a2a245310d
-#   text hash     d4f62fa30fcccf1d
+#   content hash  112d2c19f77dc0b2
+#   text hash     dfb29a42623adc68
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  19de43110b6bde14
-#   text hash     d5e790ea2c38b51f
+#   content hash  97942afdbefb61fb
+#   text hash     c7006b82fc09ade0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

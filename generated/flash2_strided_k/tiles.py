@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  abc7e76cadb3d9fd
-#   text hash     318e30bd337ce7e8
+#   content hash  8caf1ef5b1b09e7e
+#   text hash     3fbee94a15bf7510
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d66d816c8a4832ac
-#   text hash     197a3d31ef2c887e
+#   content hash  edd964028d1a7224
+#   text hash     7bc443aa676a08f8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

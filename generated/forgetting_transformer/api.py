@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8c98738d06f2d35b
-#   text hash     9c99f43ccb733a1a
+#   content hash  5eacb8a0bb92b19b
+#   text hash     bc04bca38488aecd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fb7546946e658ceb
-#   text hash     980625d3db7fe3a4
+#   content hash  d4650ebbe6ce7735
+#   text hash     06fc62da05d23737
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

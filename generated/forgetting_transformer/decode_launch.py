@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f9141821f3dafcc9
-#   text hash     ad78395d3952bf76
+#   content hash  4f8b3eaa4897bd53
+#   text hash     ed9bd3e8c79d1dba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

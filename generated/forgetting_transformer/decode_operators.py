@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f0b3f3aa54c8def0
-#   text hash     18de03d89b288132
+#   content hash  19fd71f5372295f8
+#   text hash     069b1a68844c2abd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cda1574ca1952080
-#   text hash     273f2273c0bb0f1e
+#   content hash  55f7d50d25304f88
+#   text hash     79caa1979e4cbc4e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  116cfe7e6a9d1844
-#   text hash     b74ae0cff2549cda
+#   content hash  a08450cd9fd2513e
+#   text hash     c72cac7dbd9a2550
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  10dbe26a3d250a54
-#   text hash     be295507ecdb8726
+#   content hash  03d7843970ff1950
+#   text hash     88c676788d2129b9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

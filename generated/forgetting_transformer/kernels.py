@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ebd9d851444f4e00
-#   text hash     cda6b7c14aa463ef
+#   content hash  073c4f83ce75da44
+#   text hash     1dc21814694185cb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

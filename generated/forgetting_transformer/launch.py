@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8d9eb9e77aa5ce19
-#   text hash     f12e1cf3a4010fe4
+#   content hash  300a2ac634e6efbe
+#   text hash     d6a3f3408fc1b25d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f01de9163203ada6
-#   text hash     92571bb183b0df68
+#   content hash  68017ad3464c488b
+#   text hash     7900f5f7268c89d6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

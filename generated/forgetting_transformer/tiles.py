@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  491dd54d7a3a4a9e
-#   text hash     962080af528a3472
+#   content hash  81799ee026f5a830
+#   text hash     dc6857f8e9fb4d85
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4817586a62ce8bf7
-#   text hash     7a3c9912451a5930
+#   content hash  9f346f92c3969c08
+#   text hash     5f29804a285e288b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

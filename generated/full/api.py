@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee4f5306ebfbaa9a
-#   text hash     4f42da70a9de030f
+#   content hash  3ba508aa9999a890
+#   text hash     eb4671bba1b7415f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1fdda41681b5cdc
-#   text hash     74caa09cbd850552
+#   content hash  c811b4df494ba5e3
+#   text hash     891e1cda682660d7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9b40305a59c8cd9c
-#   text hash     d50b65d76dff41cd
+#   content hash  9ee1bd4eb5615a7e
+#   text hash     fd3e3e1065110eec
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

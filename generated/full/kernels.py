@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5ceb33ff87bd1a47
-#   text hash     a913fb238f7865f2
+#   content hash  54502be53298b208
+#   text hash     097b2c690322300a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

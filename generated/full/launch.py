@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be14e33964215b06
-#   text hash     6cba3d6bc69ed2a3
+#   content hash  0ced2a1a22536a48
+#   text hash     ea373650420220f3
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53ee7641a118910f
-#   text hash     77ff418db0e4dc57
+#   content hash  09602c7ccdc7f7a3
+#   text hash     aea903c9512c56bc
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

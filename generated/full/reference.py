@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e90c3e79550d9e4
-#   text hash     6e2abaf888ce1fdb
+#   content hash  9dcf9d56a593c44a
+#   text hash     b35886cc3f5fb4b1
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

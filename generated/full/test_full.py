@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e212a340fad892d5
-#   text hash     1cf3af9c2b3c1110
+#   content hash  2a7652bfd15ff0e4
+#   text hash     957cbd49a8d94931
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

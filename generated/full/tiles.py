@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  10bbe69a201e07ca
-#   text hash     766fd0f136c3e4b4
+#   content hash  50acc6245de49399
+#   text hash     71bcffe5bee9713f
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

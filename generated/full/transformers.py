@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b22c138a39ceb88
-#   text hash     8bb8c49e8acd4c3b
+#   content hash  0f492e982a8bdbc4
+#   text hash     ef413da3a316effc
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

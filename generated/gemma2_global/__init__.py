@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0f76ff6afb3aa6b8
-#   text hash     db69dd99d9f6cd8a
+#   content hash  991eddff422d1da8
+#   text hash     1e2a43d3342ad5a2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fff72dc426fe0ff
-#   text hash     94e7cadb913270dc
+#   content hash  6bce689c6bac7a3a
+#   text hash     d2a35d9b87cfb8bb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e9cd366196858430
-#   text hash     0b1891be5a05fd47
+#   content hash  80d4429264c4653c
+#   text hash     05f29b2bddc811d5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d10a025a107c9401
-#   text hash     ac5ee635b6dc58aa
+#   content hash  1e417934633e150c
+#   text hash     d0ce5facbebf56fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f605ba63b6bf74b
-#   text hash     b95f9f5720a31cf8
+#   content hash  9ac4d7c839dba3df
+#   text hash     c06cb291126ce2ea
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e15565765867f28d
-#   text hash     405e95d5ba55de7d
+#   content hash  6f73373eb3bc258f
+#   text hash     26c98f2f111b1acf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

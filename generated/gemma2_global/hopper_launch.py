@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f8c44546df121bf
-#   text hash     e6a8de68178e8293
+#   content hash  dbe0f0b9eae605a1
+#   text hash     d5e532120b96f3d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e822c8f3903e70da
-#   text hash     93ceffba83a45f67
+#   content hash  12ac26df982b05a5
+#   text hash     b395bfb4e40e37f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

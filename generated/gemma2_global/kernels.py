@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  11a04ef6b759e45f
-#   text hash     fc14b49a315fb445
+#   content hash  0ce360ef8d21a5e2
+#   text hash     a479ab8952a90e9c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

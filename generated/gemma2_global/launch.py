@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bffa1fa7ce4549eb
-#   text hash     12ae1d25444ed039
+#   content hash  5adf65d9dcc8963e
+#   text hash     f79da9aced307751
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

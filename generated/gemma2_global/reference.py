@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2530fb4d4e29d69c
-#   text hash     780d24c5c9b41ca2
+#   content hash  1b0f0a24a23f2064
+#   text hash     533d38b9295449ee
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

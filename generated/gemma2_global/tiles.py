@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  576be06988ba3ea2
-#   text hash     90bb5b292d10ce38
+#   content hash  a02264f4dd8ec9b6
+#   text hash     7556edc4694e1fbf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f892274fc047fef3
-#   text hash     0388cfd9d9f268a6
+#   content hash  b3a4171ac3eea5f2
+#   text hash     b77e6d5019fcef71
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

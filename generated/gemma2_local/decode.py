@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  247d40211ab29a7a
-#   text hash     f41d44790e14eaf8
+#   content hash  474edfd29e917c3e
+#   text hash     87e2d79d459d06bc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  de3848d33bde8b02
-#   text hash     eb6cc70f84d5a676
+#   content hash  37fd25736eb11444
+#   text hash     a8049e985226653a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b8b3653965f225a3
-#   text hash     98f505f25dc1311f
+#   content hash  935669b72dae8e75
+#   text hash     316433f88d4e9e7b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e5a1b137219ed7c
-#   text hash     675bc3486cbe8ad3
+#   content hash  4fdef00770c6d508
+#   text hash     956b2adc27b7c9e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

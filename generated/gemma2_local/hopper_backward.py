@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ae2988b2521d429a
-#   text hash     0214b0c0db346e72
+#   content hash  cada215a36a66804
+#   text hash     e0fb4e22d023ac6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

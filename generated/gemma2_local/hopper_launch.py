@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  20b1431cc2edf7aa
-#   text hash     5caac5abfb2b352a
+#   content hash  6c90cfeb2036739b
+#   text hash     eb307a44bce4550c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba875a9b253030f8
-#   text hash     9f611f081ea656fe
+#   content hash  a6ca272da0ae39a7
+#   text hash     329d69126dd7340a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99f8e9b897affbac
-#   text hash     f93d938ee3f43c3c
+#   content hash  0fd02d79da77ab59
+#   text hash     2b720f95a78966f3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

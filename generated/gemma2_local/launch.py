@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d8df5e1ea23e7af9
-#   text hash     f8e3511aef06284f
+#   content hash  d081dfa61df151a2
+#   text hash     e958b371083e27cc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

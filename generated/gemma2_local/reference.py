@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a344559ce7c1bf08
-#   text hash     afc3ba67f019cbc1
+#   content hash  0a64c65b5bd0fc51
+#   text hash     fc65f74f27cf8a43
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

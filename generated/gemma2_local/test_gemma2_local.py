@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d3ab73668bcd53cf
-#   text hash     aca04f611efc2e15
+#   content hash  aa30f7f4a8f09ef4
+#   text hash     2ce1b1ba6b916067
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

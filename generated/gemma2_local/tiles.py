@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c0837b052be28bf3
-#   text hash     0846b937380be2d2
+#   content hash  abc4d7d3ddd89e93
+#   text hash     89e5534c678c005e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

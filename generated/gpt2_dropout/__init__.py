@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e7dcec68b645228e
-#   text hash     5178dce65d2b9df4
+#   content hash  0a3cb0b2c28fde67
+#   text hash     8b24264f4b6c1d13
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2ed957e80ae9ee7c
-#   text hash     1cb868044884e515
+#   content hash  bcc2c6d2b2b5993d
+#   text hash     8b51add15082d797
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

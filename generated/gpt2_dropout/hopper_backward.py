@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  034302599b5748e9
-#   text hash     cce125f1b0eb50d5
+#   content hash  c7169a10daf4a483
+#   text hash     b050b9899fff5b76
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  18b1e4345d0246f1
-#   text hash     e0f5ded22ed5b694
+#   content hash  29662705b4a63866
+#   text hash     ef2c477897878006
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9cae6eeeba542af6
-#   text hash     c98ba22e10c45fb3
+#   content hash  9870609005e77ad1
+#   text hash     701c7dc7aaccdb57
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20451539e79fd264
-#   text hash     603a9b232a3181df
+#   content hash  d13b64b6f18775a8
+#   text hash     57d8bbbd943b18cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

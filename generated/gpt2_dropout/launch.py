@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  322f0d419f4b2b1c
-#   text hash     3192f3e2cb9d8ec9
+#   content hash  0de6d2f309aa986b
+#   text hash     4b0deaa1ddab9c29
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7b4a73f557603db9
-#   text hash     c7716f7a3d81598b
+#   content hash  07e7c633c040c44c
+#   text hash     b5ef2d6dcf3ee7db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a9be004323892811
-#   text hash     f5e32e046cb75ba1
+#   content hash  f288528d54fdf463
+#   text hash     193e252e1f5a94e8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d9cbac51431edb6e
-#   text hash     5b3d58e041d95c46
+#   content hash  1319fbdfcb32eaa3
+#   text hash     da195d25cc5249e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  75de8be15ad25e6b
-#   text hash     b50104d3b84cb711
+#   content hash  97e809e5af3cc356
+#   text hash     ed859a047d9e0a43
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d39b942796898681
-#   text hash     d827113fdb31afc2
+#   content hash  07ef6132cf5076c2
+#   text hash     b88fa7922cdd6c84
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

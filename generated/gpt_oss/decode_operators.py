@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d5fa29c5b1628365
-#   text hash     e4b80e8a1e76b71e
+#   content hash  d240a15a881a3ac1
+#   text hash     6dcc8cc2c126052c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

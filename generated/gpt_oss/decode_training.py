@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  711f776a41964e32
-#   text hash     99cc41304e69819d
+#   content hash  c05676b467c228a9
+#   text hash     cd2f54c49966dc75
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

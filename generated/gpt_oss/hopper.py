@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1bb1b783b89ca985
-#   text hash     0cee2f6a6f9c8ede
+#   content hash  0e654d099ed755e7
+#   text hash     74cd6078767f10e9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e8edc451ea78f9b7
-#   text hash     eb82e242e3ee251d
+#   content hash  f29044c571ad371e
+#   text hash     3ebd767806835b0c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9265d73f3455a30e
-#   text hash     ddbb31f96a127a6b
+#   content hash  e244acba6e54f2d7
+#   text hash     1930192e0177faec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

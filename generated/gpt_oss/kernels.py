@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43885b6e58cbb567
-#   text hash     ecf746a0f5358092
+#   content hash  de1c6e8a217b96cc
+#   text hash     e1a221e7276bd496
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a93fcd0bf622cb8b
-#   text hash     54879915d060368f
+#   content hash  c10710fb926af63c
+#   text hash     317d0f9a1b7d397b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f9eca986cec1109
-#   text hash     dc36fe8e0deeaf8b
+#   content hash  affdb6d9fd145bb0
+#   text hash     738d474106bb5ea9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8eff6aa2e48538d
-#   text hash     571ae5f3dfeae89f
+#   content hash  01301176fba20270
+#   text hash     86fdbd3ebc2f9cc6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

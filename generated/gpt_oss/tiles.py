@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  10e5add6194c857a
-#   text hash     e99d0de06015e06f
+#   content hash  96e7c1bdd94e70af
+#   text hash     e711a79c951bad01
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

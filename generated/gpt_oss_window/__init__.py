@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3c9c05053f1a4ff3
-#   text hash     a21385de1f52d025
+#   content hash  3ee23311c9e662c6
+#   text hash     0821e664aea7147c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

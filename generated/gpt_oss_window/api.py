@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5370a7a8242ea9bb
-#   text hash     7165c28e9b93256a
+#   content hash  abec3df018f37210
+#   text hash     2027599fa5d1ee76
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  297cec33f2ecea17
-#   text hash     08f642b511d614f6
+#   content hash  80051b2796d08862
+#   text hash     3834edf99d6eb5ef
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4abc88b6e9787ae2
-#   text hash     15ddc038bf3ba48b
+#   content hash  4e2a975d7f6697f9
+#   text hash     5046afb61c5deda7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5cf82ddcda09c6b1
-#   text hash     5090c8cbb4fcfdc2
+#   content hash  7c20668ae667f39b
+#   text hash     d2f7633a53c85928
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

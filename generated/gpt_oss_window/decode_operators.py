@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c6092f7c87d64e5a
-#   text hash     67559ba0c0a1551a
+#   content hash  b69950b7c1c9741f
+#   text hash     57fee836d489db8e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fcf83e4131c8faf3
-#   text hash     d2cc0327d5b7d980
+#   content hash  51a2d592bf165978
+#   text hash     369715da74c7d598
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

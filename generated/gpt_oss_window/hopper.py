@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e45a53f07c02e31c
-#   text hash     4210deaf755852b5
+#   content hash  02ef4ff2e51b05c6
+#   text hash     f9f1b03ff6a79234
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  339b68d317c88c07
-#   text hash     b99d6683b3a5cfa5
+#   content hash  4d42065db82d9f68
+#   text hash     f4b608c0017ba04b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

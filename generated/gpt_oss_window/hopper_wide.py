@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  48ad31aa5994ff02
-#   text hash     50add82901511a26
+#   content hash  4f4de6b9b945e458
+#   text hash     2889efcf5132dab0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  64d803e28d951db3
-#   text hash     a0d51ed7aa2827a9
+#   content hash  24b72aa3731a2c66
+#   text hash     1889063a698b1d54
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

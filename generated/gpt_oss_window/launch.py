@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  487796184e76d70d
-#   text hash     0c0c7fdb78466ce7
+#   content hash  81d954abf41252e3
+#   text hash     d5650664c295c1a1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

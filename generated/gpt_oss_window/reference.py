@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b6d532fbf766f762
-#   text hash     7961455a83c4d11a
+#   content hash  b2ce0577b2435f4d
+#   text hash     6051739ce14fa6b5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d1fbcde1c9b69e28
-#   text hash     cb954915aa93f42f
+#   content hash  896c6db2c331503b
+#   text hash     bb097bbf72bc9da4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

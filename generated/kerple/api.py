@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  94dd3546ed32de5e
-#   text hash     c2e5d8d1d043ac0a
+#   content hash  2d3bc317622c3ec5
+#   text hash     bdadbb456d67ff0d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

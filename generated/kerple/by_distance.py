@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  30f4ec06c33bfca2
-#   text hash     0d24292fb28e9b43
+#   content hash  d8bbc7aeeceadc12
+#   text hash     e84751939395aa4c
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

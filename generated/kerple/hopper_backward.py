@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b36616f2de647cd1
-#   text hash     3047df1c49700466
+#   content hash  89da9c1b186f2dba
+#   text hash     231ec352bc670f28
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  44dbcee4732f9b9d
-#   text hash     8a9d21ba93e4bc38
+#   content hash  1f4ae29a1dad67fd
+#   text hash     6053e65ad6223f02
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

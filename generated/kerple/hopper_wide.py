@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a1867bebe8a9923
-#   text hash     f7c86ecee8349c52
+#   content hash  d7a0e9ef2edf3524
+#   text hash     69db9087e5cd75f4
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

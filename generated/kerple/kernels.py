@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  037b4b13a0e8216e
-#   text hash     9050071ef2ff7e19
+#   content hash  4d2cbc10dff13618
+#   text hash     d373979c11877117
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

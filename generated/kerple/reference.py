@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4b815b86f53fe7a0
-#   text hash     331a1b14d5d43084
+#   content hash  f980560d8eb4802d
+#   text hash     d567c84bc073f95a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e7e4771314b08ff1
-#   text hash     8491ba3810878a61
+#   content hash  b33d5f7d8e83b3d2
+#   text hash     998b857c088aa9f0
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0e01417bd471d24e
-#   text hash     611d020f4736ddf5
+#   content hash  06d1256511e19c8d
+#   text hash     d40a7b55c2dc157c
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ff41730e9182cafe
-#   text hash     20131c5300e69907
+#   content hash  5285fd84d5c526db
+#   text hash     3718075ac7212434
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b20e24625280c29
-#   text hash     d9a39904e320d8b8
+#   content hash  6ddb7fd616265a2e
+#   text hash     79e452ff21190bc6
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

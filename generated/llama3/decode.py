@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b9a81ddce601e48
-#   text hash     95dab2f923e5d650
+#   content hash  ab7aeda655ae0346
+#   text hash     8790fca41d1f593a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f0b64d8e36766d00
-#   text hash     29a0badd868b9e99
+#   content hash  681eba47f5b370d3
+#   text hash     d22906ea0f472c5c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

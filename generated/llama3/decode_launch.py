@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c3dce31b11fe4f72
-#   text hash     21fdb854a476e73d
+#   content hash  c9dfda4ba7f25418
+#   text hash     27292eac4e719987
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

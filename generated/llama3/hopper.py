@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  346c2c45081f543a
-#   text hash     f2fb77116ee04dff
+#   content hash  0010faad55d76f1d
+#   text hash     e4b83772032ec0e8
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

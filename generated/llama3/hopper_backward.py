@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cff3b56fb1b9063a
-#   text hash     e230732795a89e4b
+#   content hash  a5bcee2058a19e4a
+#   text hash     e2417c8771470c63
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db408176ccea7f9b
-#   text hash     55ab899cdde2346f
+#   content hash  9de37b8058f88a00
+#   text hash     03a53c9d1e55ddee
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8cbbc3a71ef7659d
-#   text hash     6c4afbb0f14fc20e
+#   content hash  c964a9c97447926f
+#   text hash     05fe15e9ff845db5
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  565e01b4818cb827
-#   text hash     a7c7ddb1747caa5b
+#   content hash  1cd8e1f853d98fb5
+#   text hash     6ff0bb413fce71df
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

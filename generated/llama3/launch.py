@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e218efd737c180a9
-#   text hash     7feb4daaf33fea8e
+#   content hash  e6ebad77a4da9a4e
+#   text hash     cfc6ec85532718d3
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6d28fc6dace43e90
-#   text hash     4fc41dadd981cf73
+#   content hash  692fcae10da74343
+#   text hash     2573cc8b671bdc38
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d48ce21d7a2d55e2
-#   text hash     7d8b32bd72b0a92e
+#   content hash  c43c5ea811b07b87
+#   text hash     cf1ed818a543f472
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fee0b385498d46ad
-#   text hash     fb1886fd4f986afb
+#   content hash  0ab343718c6dfa2d
+#   text hash     e63321a9a92de9fe
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  edb8b47cd86775f3
-#   text hash     f2ec15c6c81e9cf0
+#   content hash  c2910a8fccbf47fa
+#   text hash     1c842765815fa6d7
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

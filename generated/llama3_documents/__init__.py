@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9add914703ff88f1
-#   text hash     25aed06c4bc7ed99
+#   content hash  f7896bdc641cbd3a
+#   text hash     0c24ad970e49af32
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ea46c4db1cb0a0e0
-#   text hash     21c8f786ed567e91
+#   content hash  a67bf4ac7d906500
+#   text hash     742f4c1fb1fac067
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

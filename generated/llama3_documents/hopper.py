@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  49a75095349b125c
-#   text hash     c1c97865f5b1a4d9
+#   content hash  cb4511909c59d138
+#   text hash     2d98267c67ec3469
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6afe41553d70746b
-#   text hash     ddb2dc1ff3285e3e
+#   content hash  e02d73db50b097a3
+#   text hash     4de1145e88a13369
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  59c889b525793822
-#   text hash     85c4c09672013d0e
+#   content hash  0e3371c607b6b12c
+#   text hash     06ad6de1a309571e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dfc1c38742369fa8
-#   text hash     02b0f76ce20a62bc
+#   content hash  548e84345ea0ff0e
+#   text hash     800c31f9b5a6f1ba
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

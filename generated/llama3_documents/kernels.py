@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5daf817eaa30fb65
-#   text hash     bdcb3e124c457de0
+#   content hash  04834d3ef02a7ea0
+#   text hash     37d2e41bdaf892b1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e120b6846806ea13
-#   text hash     a6b59aad8d62b2fb
+#   content hash  a20bc658f725bf67
+#   text hash     323fdbdebeb85580
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc82b0f6fe226481
-#   text hash     fa35a44b2bae336c
+#   content hash  929fdbecdba8f545
+#   text hash     e6ff57912ea62352
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

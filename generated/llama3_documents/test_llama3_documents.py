@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a1fb274634ea86e0
-#   text hash     0995c50277cb5057
+#   content hash  431d5c64866faa50
+#   text hash     d0c88fe5e7adc82b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

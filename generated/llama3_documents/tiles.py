@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d3ee9274fb1f9cf
-#   text hash     85d363238a8e75e9
+#   content hash  bac67be5a5fb3a71
+#   text hash     69ff773cdf40e727
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  83463140331e76ea
-#   text hash     d12b1ffcb3b27cb1
+#   content hash  07f633a16d806c5d
+#   text hash     d0df0ed8876f968a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

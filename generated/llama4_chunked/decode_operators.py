@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0d69f3b3e6bd650
-#   text hash     1ec615ab47d0d7e6
+#   content hash  dd523545a2ffbad6
+#   text hash     a11271385ebfca9b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

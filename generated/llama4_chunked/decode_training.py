@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  76ff3a45b3319b6a
-#   text hash     66a02aeed412e8c4
+#   content hash  9e31705f599a25f7
+#   text hash     c350384818336dd3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

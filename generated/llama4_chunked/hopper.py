@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ab0d89bb92395ebd
-#   text hash     8de61e23a7aca717
+#   content hash  95f3f6d27f9f6f97
+#   text hash     30e5d3036868ce51
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

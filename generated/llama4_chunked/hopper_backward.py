@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a343383bafa1d55e
-#   text hash     ed15005289b65932
+#   content hash  87e82b6cb3dcb8bc
+#   text hash     a13a1c7b5ccf9e24
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

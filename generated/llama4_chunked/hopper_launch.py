@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b4535781d400725
-#   text hash     f214657ef965f050
+#   content hash  9f186c3c994bc1f8
+#   text hash     5a4de62a978610f4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

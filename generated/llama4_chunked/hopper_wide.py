@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f0712c8ac422c2e
-#   text hash     aac0c997e96e37c5
+#   content hash  00d687a41c1c6e4f
+#   text hash     7bfd7fe457a776ed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

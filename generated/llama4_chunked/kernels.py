@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a842a40f14cb3196
-#   text hash     e123624a389c2649
+#   content hash  2658fdc14891608b
+#   text hash     b5ce82e422f16ead
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  260651d538a262eb
-#   text hash     4d63c6bb5be03c88
+#   content hash  a3988ff132d710cf
+#   text hash     c6b76ab8426dde77
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

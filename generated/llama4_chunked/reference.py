@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  05ce96e7e86377ae
-#   text hash     7997f47b7d6c9b10
+#   content hash  a951be81b617a8d5
+#   text hash     75364faed1cb6e80
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7625a0adea86e90a
-#   text hash     43b5d9bd7fbf9325
+#   content hash  43802ea90b286bc0
+#   text hash     ac195b259dc77ff5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

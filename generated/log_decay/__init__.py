@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad1cedf54c1c6e46
-#   text hash     2689c65190a6e5c3
+#   content hash  002e7ec1f09ec1b6
+#   text hash     77031bbab417b66a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

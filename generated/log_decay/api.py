@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bb64f9f321c09f4b
-#   text hash     714b5e9bdf711169
+#   content hash  be303806ec3f4a1c
+#   text hash     378269ddc8443512
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d7b2e79bc5a281e2
-#   text hash     647e126c9fcef2d2
+#   content hash  28d710123c26942f
+#   text hash     3a0ee74bece36ab0
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  531b9c74e38b4cdb
-#   text hash     4f42ab512b27209f
+#   content hash  ffc42aaa23563b92
+#   text hash     4051090c8ecba667
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3567c7cc51cb6044
-#   text hash     99cfe189422bf657
+#   content hash  1acb56e4e44cbc8b
+#   text hash     521d319481dda48f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

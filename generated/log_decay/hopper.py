@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d5d5d22c9213f7fa
-#   text hash     8dc100319bf95194
+#   content hash  013d51ad06afb918
+#   text hash     8e0c7c89183b52d9
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

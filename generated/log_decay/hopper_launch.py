@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5095fc8e85cc10ac
-#   text hash     7ff3e394f259ada4
+#   content hash  12daf86a96de4da7
+#   text hash     b6cd4abccc448dba
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  06a76200f36b72ce
-#   text hash     18e5925c19ac2c17
+#   content hash  ae202c20241d4cd1
+#   text hash     83e9c4e5c7253521
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  828667ee075e96ca
-#   text hash     94dfa5f0e040bf81
+#   content hash  b43464f2d80337fe
+#   text hash     72325f07ee301ea4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

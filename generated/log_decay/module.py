@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1bfc2bdde0c91e2
-#   text hash     47ff9302d63aa130
+#   content hash  84731173b33a2999
+#   text hash     34b417a70373686b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

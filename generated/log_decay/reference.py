@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f638dc9dbd91422
-#   text hash     9cea7f792db374c1
+#   content hash  64af2b11bb4d3098
+#   text hash     cb5fbe177d8bc5fc
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

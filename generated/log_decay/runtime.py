@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  0b4fd15e9d982546
-#   text hash     f64c8e6e840c376b
+#   content hash  cf7f3500edc71dda
+#   text hash     3763436030de8b6e
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
 In this order
     operators      functions that PyTorch traces and differentiates: Operator, needs_dispatcher, on_its_device
-    launches       fast launches for tensors of shapes seen before: LaunchCache, launch, starter, grid
+    launches       fast launches for tensors of shapes seen before: LaunchCache, launch, interpret, starter, grid
     counters       zeros that programs of several kernels use as counters: Counters, counters
     choice         the tile and the kernels for a GPU: portable, attended, differentiated, launch_tuned, launch_with_room
     Hopper GPUs    whether their kernels run, and renamed parts of Gluon: target, on_hopper, hopper_kernels, in_gluon
@@ -259,14 +259,24 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
         if told.get("OVERLAP"):
             # the kernel itself waits for the previous one
             arguments["launch_pdl"] = True
+        if INTERPRETED:
+            interpret(kernel, grid, arguments)
+            return
         compiled = kernel[grid](**arguments)
-        if not INTERPRETED:
-            rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
-            fill = [refill(arguments[name], x) for name, x in zip(kernel.arg_names, given)]
-            cache.launches[key] = starter(compiled, (*grid, 1, 1)[:3]), fill, rest
+        rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
+        fill = [refill(arguments[name], x) for name, x in zip(kernel.arg_names, given)]
+        cache.launches[key] = starter(compiled, (*grid, 1, 1)[:3]), fill, rest
         return
     start, fill, rest = remembered
     start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
+
+
+def interpret(kernel, grid, arguments):
+    """Runs a kernel in Triton's interpreter; as on a GPU, infinities and NaN are no reason for warnings."""
+    from triton.runtime import interpreter
+
+    with interpreter.np.errstate(all="ignore"):
+        kernel[grid](**arguments)
 
 
 def launch_again(cache, *values):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  13c4d50bfa69896f
-#   text hash     204dc98db43ff834
+#   content hash  a5e3df89d1562237
+#   text hash     6a06a02a386f93ee
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9c72fc1819047582
-#   text hash     99174de1c81bd785
+#   content hash  016e33bb0d90f87a
+#   text hash     f0cfd26febb91f1a
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb8e5295db60d64c
-#   text hash     3e885e3d87e18498
+#   content hash  54e738394827f536
+#   text hash     eccaf65dd0406939
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8e8a2b1622c31e17
-#   text hash     78c4637f55b8ca14
+#   content hash  5e4bb147814142d8
+#   text hash     97e8fafe21abe68f
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e18aa2396510973c
-#   text hash     c49672aad25be633
+#   content hash  d21584b8c87b12a0
+#   text hash     c3f9af190e982ce5
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c772404c48cecc49
-#   text hash     88a4ce0e5e9a2578
+#   content hash  6975511b4d721b26
+#   text hash     e2a509eceb5ea0f5
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b3dfbf74a80e48de
-#   text hash     2ceb1ee267c42038
+#   content hash  c5271d26644ffad8
+#   text hash     55f7933b6d4d4001
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

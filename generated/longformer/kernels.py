@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cf2772eb0f535083
-#   text hash     02fb38bbaa302fae
+#   content hash  b59fde3e7a2622e3
+#   text hash     c5b1c5a163a61dad
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

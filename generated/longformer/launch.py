@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d68f1f858b44927d
-#   text hash     c3e3b9181ac00e79
+#   content hash  52e3f48c5d38cedf
+#   text hash     4be64150a13fd9e7
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

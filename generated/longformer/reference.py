@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  123799656ef67b7e
-#   text hash     56840aa416d68ab4
+#   content hash  00df4a59ac1b73a2
+#   text hash     8d9bb5eae03f376b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  69f903cd4a2141dd
-#   text hash     3ef791619cc05991
+#   content hash  10d5a305262a86e0
+#   text hash     140ce464f7a22395
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

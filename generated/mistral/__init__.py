@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  50211970a886c733
-#   text hash     8816e87a700d3c17
+#   content hash  caf115fa83990c2e
+#   text hash     b4e5dc743a846747
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

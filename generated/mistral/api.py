@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  070150f3545c6234
-#   text hash     de88450616ee46d5
+#   content hash  fa252aeb4dc668bc
+#   text hash     4591d087262a7426
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d0f6b410e32c7fb
-#   text hash     e427db6a45126e07
+#   content hash  8e5ac703cacaf434
+#   text hash     c2b3b1a43d0a47a6
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

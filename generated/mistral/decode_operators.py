@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d804c9cdb27e5fc9
-#   text hash     a482c5fc9126af10
+#   content hash  bb3d44ae54780846
+#   text hash     f3e12f86e6dbe7e9
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

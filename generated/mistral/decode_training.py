@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59c292af5f497f63
-#   text hash     cb81af979db4e53b
+#   content hash  6d5790b05b777a6c
+#   text hash     3fa7f02243c58b7c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9327983556299e10
-#   text hash     b16e3081d6c7b6ad
+#   content hash  bb68c168537cdb90
+#   text hash     b0f266dbf71cfdd4
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

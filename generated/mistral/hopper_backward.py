@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a73dfbed898989da
-#   text hash     6eb74736a1362e21
+#   content hash  7866c291a6ff1ea8
+#   text hash     7cd5b460ca738937
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

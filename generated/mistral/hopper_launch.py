@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  841bc0561e412523
-#   text hash     53c9c009e3c51d68
+#   content hash  dd64527791ef7269
+#   text hash     562682cd5f4df63a
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

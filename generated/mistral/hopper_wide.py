@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  be7dede825164d63
-#   text hash     5eab6d14794478f8
+#   content hash  f190c27ee7ebc25f
+#   text hash     9f1507ed9bf45a30
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5aebd91b030d7cd1
-#   text hash     21b18f85184e7041
+#   content hash  bfa007f579ca3a22
+#   text hash     12c0a8f47f126c00
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

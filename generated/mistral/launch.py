@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a051751700cfe181
-#   text hash     075448e6a22ac6c9
+#   content hash  d98cdc5d89609af7
+#   text hash     e011e701cb0ee3de
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

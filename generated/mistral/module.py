@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c00d63bf5c3ee81f
-#   text hash     13f921ab4869b1b3
+#   content hash  283026b3a3702ca9
+#   text hash     18a93cffbd583e5d
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

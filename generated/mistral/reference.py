@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dc39a4754bb364b1
-#   text hash     dd1d0c732ff0b8df
+#   content hash  92b0b107e844529b
+#   text hash     e28425536c7d6618
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b1b16a5923eeffa
-#   text hash     4296583c9309dae5
+#   content hash  0003dc66e6320c6d
+#   text hash     4846a0d4d148d013
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b4dffcd2a1517f93
-#   text hash     04a06e7fbb94e896
+#   content hash  e36928ee00f644c5
+#   text hash     eabe62a734dc0436
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

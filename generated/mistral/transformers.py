@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  07d82678063faa25
-#   text hash     13b4fd44d14d03aa
+#   content hash  6d0303a72af1d47b
+#   text hash     95e636e4f3af6d92
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bffbdeb33f27860a
-#   text hash     e712f64780eb2eb3
+#   content hash  a6a61c790fa2f9fb
+#   text hash     eaf66824053f0989
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  35a409ae4556e486
-#   text hash     fdd66135bffafd4b
+#   content hash  e7213f1873224c93
+#   text hash     35044358c8f059f3
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

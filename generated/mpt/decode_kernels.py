@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b9d8426ffa1388a1
-#   text hash     caaa941592363588
+#   content hash  627d6d0065d3d0bc
+#   text hash     96a2d36c28d17093
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  557eee47288ffaa4
-#   text hash     21fbbf9388976121
+#   content hash  9153de82ef379a52
+#   text hash     2ef4eebfb259a0fb
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

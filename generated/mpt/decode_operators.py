@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aadff017830fe141
-#   text hash     89d504b9da95a8ea
+#   content hash  763f704e178761e1
+#   text hash     b63ad29dcab40027
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28ba4d19eb8908c9
-#   text hash     ccd2a990a36eff14
+#   content hash  048740d148432367
+#   text hash     4b7420269c3f9075
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

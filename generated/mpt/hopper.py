@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0e42fefb97150d6f
-#   text hash     72cc64bd38a8f80e
+#   content hash  2243b85bdcc4a3a5
+#   text hash     54b747c690739452
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

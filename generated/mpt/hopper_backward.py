@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b7afdc7d35b4bf1e
-#   text hash     45d5a2cc8c229ace
+#   content hash  fa11e51aa92bc892
+#   text hash     81aeeaaedd6b7cca
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

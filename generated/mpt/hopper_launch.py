@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53c0b4dc083e2235
-#   text hash     cad0cd9f29605c7d
+#   content hash  bedf850878958c21
+#   text hash     68963665ccc897b4
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

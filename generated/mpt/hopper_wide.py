@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a9f330471f1a9b9a
-#   text hash     e6b6344f5fb2055e
+#   content hash  53dec3672be250c5
+#   text hash     57f2c91a46d779b4
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

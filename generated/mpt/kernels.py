@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3f51da105f0950c2
-#   text hash     3ce2c69372bd491d
+#   content hash  1141e7be5393192c
+#   text hash     2d1d2a19bee28107
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ff3257d7dc14dd31
-#   text hash     243348a6e7b8a7ee
+#   content hash  bc2dc0daf0d612f9
+#   text hash     18f61821dcc1a814
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2b67b0b2c0c87122
-#   text hash     3183f20b966c5718
+#   content hash  a0228163441d4bc6
+#   text hash     ee5546abaf394676
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3b6b4f1a6a551386
-#   text hash     7ea30bc34ca65d40
+#   content hash  128f2b27afebf5c7
+#   text hash     3271e1f4845b88bd
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

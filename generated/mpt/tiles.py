@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  66dd848068dfddf2
-#   text hash     498b7b80a6fbc68b
+#   content hash  cacb765af136b035
+#   text hash     111dc8c25dea9c53
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  601fcee7b52a8aa4
-#   text hash     2b40005ba4f3b0d0
+#   content hash  6b020ccaf68f0db4
+#   text hash     afabc66d2e7210a4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c064510416dfd1c3
-#   text hash     f47188d090a1fe64
+#   content hash  508f42e4e9c94b26
+#   text hash     774214127e6bc991
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a4bd05fc271d7238
-#   text hash     3d28e481721a62ea
+#   content hash  9ab730de98d1682e
+#   text hash     e17a149cc6dfefdf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9af35961a970538f
-#   text hash     022c3d38b6524adc
+#   content hash  a9c6914fa41b1439
+#   text hash     58af834105b3d901
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bbad40d63fedd3f5
-#   text hash     e20f6d1ff0d66d0a
+#   content hash  3ab8ece70530870e
+#   text hash     c61c214b1428e977
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  79add2b20eda09d4
-#   text hash     194c32c57d6ba4b6
+#   content hash  4217209cd63f6325
+#   text hash     8ef65c72675f22a8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

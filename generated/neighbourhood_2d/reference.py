@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7eb88b5a79a71701
-#   text hash     0349b68a0716eca7
+#   content hash  fee026ff8421a43e
+#   text hash     2cc7f11a044ea62d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  804569533bf73cf5
-#   text hash     ae81055be104097f
+#   content hash  d139d5393ffa1127
+#   text hash     9debd32367c12dd7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc62efb74d851498
-#   text hash     c1f976165cf2a8a1
+#   content hash  d3c4f6cc9d0c3251
+#   text hash     077b38e724571477
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  17d776023cc59104
-#   text hash     33dd957851615ceb
+#   content hash  646ccb14238f4310
+#   text hash     4028d3698a0dc829
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  093b8535bfd8865b
-#   text hash     a9400a8082009656
+#   content hash  ea70e2b26c1053fe
+#   text hash     e95cdd90d7f20e8b
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

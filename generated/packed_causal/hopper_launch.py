@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d43eef561c4157c0
-#   text hash     100de6bda76c0fa4
+#   content hash  c202ddd0f688b1d4
+#   text hash     3f3a27ca8f7ca3d1
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f4ed9facef103948
-#   text hash     6e542c97d04d7503
+#   content hash  6683fd8b0d09242a
+#   text hash     a573694c54142b7a
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e00ee68451b767b3
-#   text hash     e49cc037ab6c0fdc
+#   content hash  32e0c7af2ff22518
+#   text hash     dc4f1743b4f660bd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9d15e05c5d0b4283
-#   text hash     ea16f25a15ccece6
+#   content hash  604ff9320f57a8a7
+#   text hash     b25c55bf6e26094c
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8bd184848b1ff2c0
-#   text hash     d1c3e98bb5e35cce
+#   content hash  07a9d6b5d8eed580
+#   text hash     a666d9b80d7ca617
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fff4ed5035620ffc
-#   text hash     87188b85cd58923b
+#   content hash  6ab73ad0a29f32f9
+#   text hash     a59a4cf322be68b4
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50e0c62e41b50b9d
-#   text hash     c2d6cacd6679ec60
+#   content hash  e9922f576dd8185b
+#   text hash     45b6064c815e6c5b
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

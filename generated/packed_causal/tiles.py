@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bf11402608dba4ff
-#   text hash     e1ca36e541707a0a
+#   content hash  3499133959af38b6
+#   text hash     f41affc85ee2f162
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  15a316cf35f72e3c
-#   text hash     51822e1418fa74fe
+#   content hash  d2ece890c769ebe8
+#   text hash     44a4a63088d59f5b
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7c5ddb43a5ba7ff8
-#   text hash     be0455c1b215b189
+#   content hash  ad56aeca442efa7c
+#   text hash     b55c6acf99dc18ca
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

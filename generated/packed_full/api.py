@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b8d77ef60617f29d
-#   text hash     5c84d39a977edfe3
+#   content hash  5acd2243f84835c0
+#   text hash     a6974e14309a7d88
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  92e327518cc741c6
-#   text hash     667f67c43c379fa1
+#   content hash  e7b2e7a055df67a6
+#   text hash     0f08df61cb3ad900
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

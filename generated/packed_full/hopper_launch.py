@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32681d494ebafda1
-#   text hash     7ee88e2289c0b18e
+#   content hash  0d23ea39ece93349
+#   text hash     c466ff11a51ea4f3
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  986a4c0f110ebb21
-#   text hash     4aaaa4be28f0d0da
+#   content hash  4fde297a399f08c8
+#   text hash     91022caf90e744f1
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

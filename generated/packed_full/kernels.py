@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  529575dbf817ea19
-#   text hash     c30ba1c40507f3aa
+#   content hash  5f1d169cb6cd626c
+#   text hash     a9b40dc136c5352b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

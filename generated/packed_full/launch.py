@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  44e3b9baf87158e0
-#   text hash     d5f836e0de04bee6
+#   content hash  e86791a3f26058be
+#   text hash     ea7eb3fe17daa16f
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

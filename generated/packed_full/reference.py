@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  01c6920368e57790
-#   text hash     748c75677630af6e
+#   content hash  51901d88f6fe3a35
+#   text hash     800040ff6d11d13d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

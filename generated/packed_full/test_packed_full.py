@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0bbf94c4acfba5b
-#   text hash     d5908685cadfe395
+#   content hash  6200203beb6ee741
+#   text hash     6b8c5ffc51ab1bb5
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

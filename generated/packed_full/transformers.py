@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6739b1489a5e6243
-#   text hash     aa842d42b30499b9
+#   content hash  482764e1c64d55bc
+#   text hash     8022378c28a4fbb4
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64f650d72ea8a506
-#   text hash     9d97d3553dd94e60
+#   content hash  34fbeb30e0c6529d
+#   text hash     4beaf34bfc37b97c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

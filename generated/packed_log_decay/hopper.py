@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b0315e68c8ad6531
-#   text hash     e38c4af97fe23a82
+#   content hash  903b932175d67226
+#   text hash     ceed87e4a35c0c0e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a36bd95edd582730
-#   text hash     b5889e0ff38db779
+#   content hash  9c044e1617a5cc8a
+#   text hash     b4f030016b252a69
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

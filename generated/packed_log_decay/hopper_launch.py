@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4eae48f5dff2352e
-#   text hash     e0c32778d6f991ac
+#   content hash  e866b281256774b8
+#   text hash     c236e31edfe8d7d6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e4ffdb399e1329f2
-#   text hash     d83ce23327aa22a3
+#   content hash  a775c8980f708834
+#   text hash     1de6175e13dcd03d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

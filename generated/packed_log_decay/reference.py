@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f303ee9ad8d0d5eb
-#   text hash     50c2ee5f5f335004
+#   content hash  4f02530685bb4686
+#   text hash     fef6e51cbad67282
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a85ab17d9e487c00
-#   text hash     31d3c1abd7974ae9
+#   content hash  337de1b08bedd377
+#   text hash     23cca2557e67f346
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  644e7eac571a5dea
-#   text hash     b4445ab4e334c747
+#   content hash  68fce21134ea5496
+#   text hash     ed6138d9fd5b21ad
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4d3fb11c6dfd7db3
-#   text hash     ccdf39ce49f26b80
+#   content hash  31123f0c6e0de522
+#   text hash     e0b89d49dc2c4869
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

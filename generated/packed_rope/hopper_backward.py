@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ad88f7fab900382e
-#   text hash     e8fa39169cbe3a68
+#   content hash  2253c1d4fad2bf8f
+#   text hash     8e22dee0d8d14af1
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

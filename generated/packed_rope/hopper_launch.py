@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b419529382e33b24
-#   text hash     7e76582280a7ec91
+#   content hash  df655135d5762069
+#   text hash     4bdd1a83d1f8044e
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9e53707a1b9a9e89
-#   text hash     d1fedba5710133b1
+#   content hash  161fa94b88bc7d7b
+#   text hash     8e09a73f4fb4271e
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bac9519c34c75d2f
-#   text hash     f21c8d4e7395208c
+#   content hash  77f1b18b475b2ec7
+#   text hash     c54219689b2b11c2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

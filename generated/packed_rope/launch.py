@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  89c724c7f6dbdcd4
-#   text hash     e6eb00629829cbe0
+#   content hash  50635ff6f0c7c8e2
+#   text hash     d9a9fd0a4a36744d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

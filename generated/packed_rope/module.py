@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  92be95fa7c13d42c
-#   text hash     e6b23d43190b0dc2
+#   content hash  ab39b22aa7e67756
+#   text hash     e7f13f33dc8ac4bf
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a1b5d268963663f2
-#   text hash     1c4f1aba917dba05
+#   content hash  99a58965f1932963
+#   text hash     b6d57a5b9b62607b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  845d030ffc6152ce
-#   text hash     492d710375b2ae92
+#   content hash  444fe8de76935507
+#   text hash     6f882ce6de7255c8
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

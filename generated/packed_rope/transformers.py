@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ae464d4723594579
-#   text hash     271b06c25e17e429
+#   content hash  c53ac8198279f385
+#   text hash     9acfd1748401a00c
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

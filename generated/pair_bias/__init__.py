@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a308c535ad63043d
-#   text hash     f43d33f65defe742
+#   content hash  25c021ddda8f1435
+#   text hash     a921757d2d81c707
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  768d8c8004f0686b
-#   text hash     a31c69a4a1ec0464
+#   content hash  673146c4081df850
+#   text hash     ffda7e4736d8fb47
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b196e9223ac978ec
-#   text hash     bf96e319a6b3f843
+#   content hash  145a86bc313fb631
+#   text hash     f282c22cb6d28cd5
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

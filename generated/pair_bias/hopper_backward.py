@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9210a0750cddd1d0
-#   text hash     8bd110fe8d9693f8
+#   content hash  1a8a94c94d5355cb
+#   text hash     da8a3b939b65f54e
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45f21638db6f400c
-#   text hash     d5ef3d1faf090258
+#   content hash  7a9eee8354b7960b
+#   text hash     7adafe847307dabe
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

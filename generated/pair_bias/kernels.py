@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  313bfe650d8b193d
-#   text hash     be7be4e7a9a4b4b7
+#   content hash  3c23462b2c29df70
+#   text hash     039f396ec6fbef79
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8377b01df2cf638f
-#   text hash     7347f1620ff3ce68
+#   content hash  2be21d45075c6f1b
+#   text hash     69bff7b865932171
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

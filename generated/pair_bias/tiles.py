@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8705f50d0e8b33f4
-#   text hash     3f2cd15c65acc264
+#   content hash  b67d3eb379837259
+#   text hash     15463d7d1f485134
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d9f4861d8e9e84c1
-#   text hash     727c9fa0f3184bfe
+#   content hash  84b5c345f1bc99c4
+#   text hash     430c0666df92e6a4
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a4402aa9c61e5350
-#   text hash     eee967c287b44d2d
+#   content hash  4e8261b633763e3c
+#   text hash     31cc0cf911636e19
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d1a73cc19e79cca6
-#   text hash     3c77ac2dbf2828f4
+#   content hash  eb0c483f94e791c9
+#   text hash     d8c8f6f65851c3cb
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8472719560c10fc4
-#   text hash     ccca227f960176f7
+#   content hash  11361584841bf691
+#   text hash     c0b2d9b98adcde36
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

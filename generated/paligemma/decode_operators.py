@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  064020e7323f9959
-#   text hash     694a0ff58ae98c1c
+#   content hash  c7753c0163567c8e
+#   text hash     a2bb02f4492fbf2e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

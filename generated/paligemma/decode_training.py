@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c84457098f6c7094
-#   text hash     96c539cd735c01d7
+#   content hash  1f5944f23fd70d49
+#   text hash     c6893a0d4ce82d07
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6b99458aefe3f89e
-#   text hash     82e69bb809bf7579
+#   content hash  f56ccd5f4f0feded
+#   text hash     a0e6adbfdd281d6f
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

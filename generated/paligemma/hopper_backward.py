@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cd47e5d0c07874ef
-#   text hash     fbdd496d3e4afcc2
+#   content hash  1da2d57ed442768e
+#   text hash     dadf6e516211f502
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

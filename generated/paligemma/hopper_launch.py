@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d7ca48c116f704f
-#   text hash     512fb8f4ff6bf2a1
+#   content hash  5e93f857004af4ac
+#   text hash     6af566864dddedec
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

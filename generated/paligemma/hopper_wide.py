@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ed09545bf643c69
-#   text hash     da30fe9b9f812556
+#   content hash  74b652e36a9e0eff
+#   text hash     ef5c941e6caeec8c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  43263cf264f72c02
-#   text hash     c85d7e34015e1270
+#   content hash  c3bb363abe5b7fd8
+#   text hash     9dc961b39c04d0fe
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

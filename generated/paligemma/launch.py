@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8a70b1aee0d2ce97
-#   text hash     16422e913d109449
+#   content hash  fef2ea6629db40c4
+#   text hash     3d187344561377be
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

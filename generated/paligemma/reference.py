@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aa34b5f2ca3761aa
-#   text hash     36ef10c8dab5fa6a
+#   content hash  d467fab0d64e930d
+#   text hash     93982e46867c24fd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ffc3d0a0bda5d011
-#   text hash     68190cfc026e8b23
+#   content hash  6819cf90e66443f4
+#   text hash     5ca5e81789c25cb1
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c52fbe11e9db6167
-#   text hash     37c016ff41dedfdd
+#   content hash  6d5fa505dcde9593
+#   text hash     3f871b77240ba2e0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b20d2d3f8ac3588e
-#   text hash     53f73d056d20414b
+#   content hash  dbfc4d2cf487acf4
+#   text hash     d042b9a60bbfb458
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

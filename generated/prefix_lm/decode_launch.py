@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  692c81244f99b2c1
-#   text hash     08f6e6d9533cf0db
+#   content hash  6d95ced62b59e66c
+#   text hash     37152d1dfec586c6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0acd82988b14aeae
-#   text hash     f2370364e56312b1
+#   content hash  bd95f360836c7ff4
+#   text hash     6ff2e4709917e6ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

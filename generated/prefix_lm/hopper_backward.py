@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  38078c462e417492
-#   text hash     0ca10c8b8813e3f1
+#   content hash  35ca042fb85b1ab0
+#   text hash     5c894b0f185f5619
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

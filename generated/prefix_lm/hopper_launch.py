@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  930db703e765d703
-#   text hash     2efe9cd5b29c2e70
+#   content hash  63571cfda98401a6
+#   text hash     34610feefc551da0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

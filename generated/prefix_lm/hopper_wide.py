@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3680997ce984f3bd
-#   text hash     74d9d0b7daad2877
+#   content hash  bed78bc19b252211
+#   text hash     a25b21b42d7a009c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  40ee8bb3054eb426
-#   text hash     9fce2129b3e9a241
+#   content hash  29bed54aef816bf6
+#   text hash     352e35d6ddb3eedf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

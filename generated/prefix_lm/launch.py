@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb3abd81d833b22b
-#   text hash     452afd7d910c5424
+#   content hash  e6a6a83c15d4425c
+#   text hash     6e580d2feff47958
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

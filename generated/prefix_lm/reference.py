@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e47a750e29723dcf
-#   text hash     391ddfeec9df9e61
+#   content hash  6aa98f502d42c2c1
+#   text hash     1772d9322263dedb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

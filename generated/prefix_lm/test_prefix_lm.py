@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9bce3a0126ea174d
-#   text hash     d066249c2f3a83e1
+#   content hash  daf4566360d4b7bf
+#   text hash     8897cfe66c43e713
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

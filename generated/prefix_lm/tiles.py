@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32ac1c516a3b4295
-#   text hash     f2dce24f1d9d3340
+#   content hash  26552e401a14b969
+#   text hash     a5508dadb38a4d5b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd2ed1fc770485eb
-#   text hash     ec5e2dc99d6eb7a8
+#   content hash  bd2c26b0eb0a3803
+#   text hash     c26c9ff8087408a7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

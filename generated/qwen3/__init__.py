@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  369d040bbf8e9859
-#   text hash     22724361162f2c98
+#   content hash  caf711814c35ba14
+#   text hash     8be1fc908644ef09
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  45b6a3e50e25a0f2
-#   text hash     82f9ddfff1cccfb1
+#   content hash  12d5964bb6942a77
+#   text hash     3975f65f916ce072
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

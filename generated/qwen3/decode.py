@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7501c957c80b9032
-#   text hash     6cb52124fbd152b6
+#   content hash  380817b6c55e2664
+#   text hash     29dfa096e42aa709
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

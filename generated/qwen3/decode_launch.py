@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  50f78ae193ab96dc
-#   text hash     3fa10d9ed8d60d9b
+#   content hash  ee4f1876a40f563b
+#   text hash     90e2ca4530f35e2d
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

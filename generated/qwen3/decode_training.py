@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  95b9cd826e4fb8a4
-#   text hash     94698c3e5642fe06
+#   content hash  83bd8818b3f9455e
+#   text hash     579d5fae83c27a1e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ee4bfd049c1c14a3
-#   text hash     08e28051d6000402
+#   content hash  666b310e6b19da29
+#   text hash     2745f6b266701b48
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09cf2d01805f54fb
-#   text hash     9720be64c9188ebd
+#   content hash  da6b271d38981d09
+#   text hash     6ee03e275d9d903e
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

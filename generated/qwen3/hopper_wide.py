@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  949a32cc11f9bd99
-#   text hash     640cdbddcc3b5274
+#   content hash  5765897c88cb6175
+#   text hash     db19b7677bf577ce
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b1bdba79e70cc597
-#   text hash     6d92898e02d8c2bd
+#   content hash  e71172ab0adaa87f
+#   text hash     3112ac963c143f47
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1fcbc5efc3e1884b
-#   text hash     aa8183da9fbec6cb
+#   content hash  841870b0fd952b90
+#   text hash     ed988737d2ace381
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93d3c47216d22d81
-#   text hash     c535ffa3ee9511f7
+#   content hash  425158afb6cd38e5
+#   text hash     b3a5299c519625ab
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce80b2d27a032fbf
-#   text hash     5e9d2880cb4843d3
+#   content hash  1d4ab5cccd863803
+#   text hash     5f6af5dfd0b233f3
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

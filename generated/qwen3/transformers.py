@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9dbffe7834ca5c34
-#   text hash     a1196b876c7695ca
+#   content hash  d0f891e538ee3193
+#   text hash     c63eeccbd22efe72
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bf8dc71eba97589c
-#   text hash     779b152e91c107c0
+#   content hash  8b79b3df048cff3c
+#   text hash     5ee31775c09ca863
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

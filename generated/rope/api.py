@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b56ac61deba4207
-#   text hash     96089e6253316dc1
+#   content hash  fa47e9a5d8fcebd4
+#   text hash     196cc9bb423ca560
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7f6ca68f0a3365ff
-#   text hash     d3eb7346c382a122
+#   content hash  731ff967fff95b6d
+#   text hash     7edfd6e1f3694e54
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c34b32483b898f2c
-#   text hash     8e38cbc4b8843bc8
+#   content hash  fbe5c6ac5676c6aa
+#   text hash     a54eb56eb627a8ee
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

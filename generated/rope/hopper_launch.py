@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  14a1aafb3db0b714
-#   text hash     3b2ac440eff73c5c
+#   content hash  b6d0393b5c52dfb9
+#   text hash     16855e06e7a725ce
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

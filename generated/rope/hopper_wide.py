@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  be32e869134fd9af
-#   text hash     6036cad71d964373
+#   content hash  ef10f6771ca97ed4
+#   text hash     78e3dde2dc97fafe
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67bd6b2ecd0b0273
-#   text hash     3fc57ac2de9fa5be
+#   content hash  273b63ccfe778588
+#   text hash     d0c02c0e54f589f9
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  34bd9aeea0cf6d02
-#   text hash     5d80c3f00356aadd
+#   content hash  10f62504210c3228
+#   text hash     81aba8d89a4a391f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  41197999b6392ca9
-#   text hash     1586f8e3aa17f1fe
+#   content hash  264e8f2308f232ec
+#   text hash     d37593553e3ae2e1
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8481435b469c174c
-#   text hash     40c87ed5e7face51
+#   content hash  8054bb645a68f646
+#   text hash     5b49bd7ba95f313c
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

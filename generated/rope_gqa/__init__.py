@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a9750609aaa186c4
-#   text hash     dd7545ad167e193f
+#   content hash  1a522e0fbd5305ff
+#   text hash     bd01dd2b41f9b618
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6833571e222f00b5
-#   text hash     50df6d3a858f1127
+#   content hash  4b74715a422a5515
+#   text hash     556aba5a3faf2d19
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f3a69fa1d668d490
-#   text hash     561bc0a135d84041
+#   content hash  3f777b3bceb69e6d
+#   text hash     6fdbbe7d06ad5cfd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

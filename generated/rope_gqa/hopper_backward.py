@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c352035d5378a62f
-#   text hash     5b1d866846de50e3
+#   content hash  4c50b9c5de5c551a
+#   text hash     cde98fb7f5e1556f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ddd30056da66d41c
-#   text hash     ffba426c12b64b5d
+#   content hash  8e04b48afbb0e750
+#   text hash     cb210ee4d7298a06
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

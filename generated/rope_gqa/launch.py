@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d7bdaacfd6f1afa5
-#   text hash     59a4f6c2757c5763
+#   content hash  13399c62b803c796
+#   text hash     0f2d22591f1b0438
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  814c39db9fe0c0cf
-#   text hash     4061c7424af419ca
+#   content hash  09b073ba8657f516
+#   text hash     f086c0366efa674d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3026d078bf5831da
-#   text hash     941b6dfe61fea1a7
+#   content hash  2fe05199f6fc1a59
+#   text hash     9e2eadffdad206f0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c5b13edbfd78ac3d
-#   text hash     bb65562d54f5a758
+#   content hash  a93bf2dac56ae739
+#   text hash     52fee27405c9c04c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c26c8d2f93b5794
-#   text hash     b846342deadbe319
+#   content hash  d7ac23380aed077e
+#   text hash     eb4a79353e8aa6d9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

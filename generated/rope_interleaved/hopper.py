@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8978541d2fa535cb
-#   text hash     df5f4df33c5ee4a5
+#   content hash  f4d0def527b8c7a7
+#   text hash     98f2ac94ab621fe4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

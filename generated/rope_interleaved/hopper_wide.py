@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e351ff41ecfa021
-#   text hash     9f1d65af9e6e0671
+#   content hash  310f74b4a44af269
+#   text hash     c86d71890bea3d20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

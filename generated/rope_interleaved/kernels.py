@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  150e39a836a10d8b
-#   text hash     1d5eb4889eb1a3e4
+#   content hash  70e64b34a65102bd
+#   text hash     ee532e6383394015
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4298f84520c1b01f
-#   text hash     857d256a8f8ab69f
+#   content hash  21259cc34d5030f7
+#   text hash     ec7eb65f907837a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

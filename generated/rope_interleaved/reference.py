@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  81e56eea0acd2d24
-#   text hash     583d032ec4bce191
+#   content hash  f95d2eeb789102ad
+#   text hash     6b45fcb16dead406
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

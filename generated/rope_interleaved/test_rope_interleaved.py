@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d8035e2c45e715aa
-#   text hash     9d4c97ff728c6dbb
+#   content hash  b09d6cbd79d4a1e0
+#   text hash     6e37a282d8634d77
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7377e6283bca7de7
-#   text hash     20f8dcbab0a2aea2
+#   content hash  4e7032dedaf3dd1e
+#   text hash     a8f509042848108d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

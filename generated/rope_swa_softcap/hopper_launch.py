@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a741e550f955b6a
-#   text hash     7673baf7077aef21
+#   content hash  616d36e7a18b2f50
+#   text hash     b4e2c5fb3d9e2b54
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

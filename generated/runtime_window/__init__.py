@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d9b096332942778
-#   text hash     ae2ec83ceb801feb
+#   content hash  7e50298a6db7d222
+#   text hash     487b655defb9729c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3b0bd5ad58743be6
-#   text hash     d54c6deca2ffe25b
+#   content hash  741b9c8a5beea39e
+#   text hash     e3989a575674556c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

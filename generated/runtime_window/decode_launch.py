@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1cf9cc6b59710f39
-#   text hash     7ec62a0295a7eb4a
+#   content hash  6d4c6815058c5882
+#   text hash     09fb6bf8b308f73d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

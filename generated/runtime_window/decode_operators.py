@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a70bbc24690c4840
-#   text hash     8cd095e14261ae00
+#   content hash  5939fc0851deaf4d
+#   text hash     e8ae5c7d54a67151
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5e3f41f6296218e9
-#   text hash     75ce28e953f5f5b5
+#   content hash  4a2764ed3e9f2cc0
+#   text hash     d2674fdf81be4a0b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

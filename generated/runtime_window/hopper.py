@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  be63e125eaaef38b
-#   text hash     3a4b0062b5b2707c
+#   content hash  730ff6964ebe62da
+#   text hash     0fedc8029038665b
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  200ea6cc0f4cbad9
-#   text hash     67dd5a62a040535b
+#   content hash  49a739e4bc24e667
+#   text hash     274dff8819ebb318
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45d31c5d97ecb650
-#   text hash     2beff651688df103
+#   content hash  58fcbd33a6c4fe76
+#   text hash     b7101b5e22f04c3b
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

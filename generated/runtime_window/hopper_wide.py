@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38e303c86f579574
-#   text hash     267acd16253d830c
+#   content hash  97b048b69f99ae2e
+#   text hash     73d3a48aae744aa3
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  17f41a65e36e1ea5
-#   text hash     e4d04ccb313ab94c
+#   content hash  8a68ccf9275c3d96
+#   text hash     4b7f373f7149d83f
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec57626390e4ba89
-#   text hash     d38c4b79877a03f8
+#   content hash  eeb0931c8cc85238
+#   text hash     effc29f9d95173e0
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

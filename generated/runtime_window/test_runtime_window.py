@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dd527fccb9e23a23
-#   text hash     a517320c4bfbfbb7
+#   content hash  5955ec3be22fb24c
+#   text hash     1fff3c5475d676ec
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

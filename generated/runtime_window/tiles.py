@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dfadfcf986d48dec
-#   text hash     ffcb8e1962d99e2d
+#   content hash  47835700de1283c7
+#   text hash     2c96bccc47debf59
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

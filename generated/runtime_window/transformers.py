@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9ac4ff87da0c88c2
-#   text hash     6a3abe903d633833
+#   content hash  a93d7f7c43168d3e
+#   text hash     506e5e53134e6db2
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

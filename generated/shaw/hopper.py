@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  727d9a9a561e8c27
-#   text hash     57417b48c4a6ad5d
+#   content hash  2edbb23f782e9a98
+#   text hash     5326886194de250e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1997e2a107f1ea96
-#   text hash     f9eca351790718fa
+#   content hash  75e6b3bf8733504d
+#   text hash     3e517399042a7393
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ee0f27b03fa4386f
-#   text hash     61ae09ac5f40c622
+#   content hash  278dfea878abbfdc
+#   text hash     dced3a02d22b7ca5
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27964ee89251a09f
-#   text hash     fe0d90417ce07639
+#   content hash  351ffbf13d3b5f01
+#   text hash     386a45c14a754b2f
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c307041157b30a5
-#   text hash     8ab415f616c078dd
+#   content hash  afb864f467912481
+#   text hash     f5811fb25fc54199
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

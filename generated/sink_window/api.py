@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca98730b6a89cf2d
-#   text hash     fd6d0a3a73871766
+#   content hash  0bf97ca16862f1bd
+#   text hash     4414213ac9b9df6f
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dd5c42f2c858a133
-#   text hash     349c526aba2a88bf
+#   content hash  cf010817b5f3ce5b
+#   text hash     f592353a29317d91
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  829218079c97834b
-#   text hash     82bac07939c8e717
+#   content hash  b95e6ae065ac00cd
+#   text hash     4ef0b3cad89019ee
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

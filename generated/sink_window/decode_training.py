@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  48c6d653efb4d5a4
-#   text hash     48f84b687dde911c
+#   content hash  01504d64206ce698
+#   text hash     29ceb55f9ea20a4b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  07eaafc00ee2c84d
-#   text hash     c8cfc8608a2cb664
+#   content hash  3040ba7861c62fd0
+#   text hash     478d8bdbbf827a4a
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

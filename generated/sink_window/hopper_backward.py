@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  176a969bcd84c728
-#   text hash     32e036a39f03ab5f
+#   content hash  4c99aa2d146e57b6
+#   text hash     96b354cb7f16f6b6
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a17280b1f24cfd20
-#   text hash     a8b8da2bd5fb88c2
+#   content hash  d636cbd373632c63
+#   text hash     b3cb781fb2119342
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

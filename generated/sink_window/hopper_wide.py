@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  205162491e8cc1c6
-#   text hash     c6edfdfb6f8eea5f
+#   content hash  0467b733dc530a8e
+#   text hash     c4b99dd831abc06a
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  03d6f530ad144527
-#   text hash     07db84ac23fe44ed
+#   content hash  d51c3aafe299aa1c
+#   text hash     d205bcf309082554
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

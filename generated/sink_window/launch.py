@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  56d596160b370e23
-#   text hash     1d89e214d619686a
+#   content hash  f567bdd2ebdc2b22
+#   text hash     19b7e71015b3f75f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

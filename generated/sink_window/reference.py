@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6e1abef3f8f6c455
-#   text hash     5117974d705c7132
+#   content hash  e934b48791500415
+#   text hash     eef99e1c77c6f62a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

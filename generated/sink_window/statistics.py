@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  16451e567f7ecbbe
-#   text hash     22b05bdfd567a4b4
+#   content hash  17d647e502500a7a
+#   text hash     704354f2cc1725b7
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

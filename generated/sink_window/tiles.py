@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ec8ede09a5e4527
-#   text hash     1718c5189d052e8f
+#   content hash  672e325df1a7e18a
+#   text hash     7f1057c3efc70d8b
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

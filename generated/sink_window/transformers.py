@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9e6d759fb256c205
-#   text hash     5da34b23ed5160e4
+#   content hash  f84a72fb04e7ded0
+#   text hash     cc8b5a618e8870be
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

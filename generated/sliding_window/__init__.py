@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c32db13796c65c4e
-#   text hash     48b94c9faec51ef9
+#   content hash  8dc637175c026398
+#   text hash     95d6d1888d8a4313
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

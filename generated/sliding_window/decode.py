@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b3f1535ab3f486a
-#   text hash     a4de5186f5c9a81e
+#   content hash  cc4c757b0a6bdbc3
+#   text hash     739745cfa339fb7d
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9c69400b2cf76941
-#   text hash     adfdb14d3209a505
+#   content hash  4bf7f04882c513cd
+#   text hash     f22b86e2d9582e10
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07e587ff8c60e424
-#   text hash     60e5890e2ebe459a
+#   content hash  0c3d1d6b90d02e3d
+#   text hash     6ca4b63b46729c65
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  495464788df1d743
-#   text hash     42f9fe736867fe07
+#   content hash  4a10074862bf8a93
+#   text hash     708c61c585ef962d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  92419200ab76f4fe
-#   text hash     9ba1817f9e6e382b
+#   content hash  5cd635ca7d09c01c
+#   text hash     fd60ef020a597aea
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ca6cd6f5a0c0b859
-#   text hash     1dbc0b718704b935
+#   content hash  6aa9e17395e095fa
+#   text hash     0410b98250018b8d
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25d001381c166700
-#   text hash     1e2f0e4eb71d81d9
+#   content hash  2e2b116553423a88
+#   text hash     79c4588b02ec9b9e
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

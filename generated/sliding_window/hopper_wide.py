@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d7b1eb81f267097
-#   text hash     7e5381bd3db17dd0
+#   content hash  e84f274d8cc08819
+#   text hash     4c2080b10a8822b4
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

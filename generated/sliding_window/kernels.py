@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5829da27bab18a53
-#   text hash     6f01be9c16ff5292
+#   content hash  91ad1402b9cd663b
+#   text hash     42b996efaa0c6ade
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

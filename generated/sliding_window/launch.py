@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  42cb9805a7c8f260
-#   text hash     4cf45ea1a26b8542
+#   content hash  0eb013d9e6659e75
+#   text hash     b6bae15883ef1a21
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  27e95e80e171902d
-#   text hash     ca6e29fc5eb927ea
+#   content hash  8b18265d7f46a2c9
+#   text hash     6a181b4eab59c670
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

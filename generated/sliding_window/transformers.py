@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  27ecb4939cb5fe00
-#   text hash     f696962b84e2d6a8
+#   content hash  8499009ef700f9e2
+#   text hash     2dba8b972b2d1cd9
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

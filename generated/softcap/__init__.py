@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  75af51362bd19215
-#   text hash     4f220dd57d052b83
+#   content hash  831e5ac29181e692
+#   text hash     4bbcf284bdb3d95c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ccc38d150dc02982
-#   text hash     3271cd6c8cab00c9
+#   content hash  b62e81d2c70211d7
+#   text hash     c55ce2b4ea66ec9a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

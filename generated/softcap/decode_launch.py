@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03cfe5518bf14685
-#   text hash     37f2ff73f10db250
+#   content hash  91d74ae85d353ebf
+#   text hash     3f95d8d90e6e9373
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  488c73921497b952
-#   text hash     2d8d7f6e7c06199e
+#   content hash  926c5be6f784c2d4
+#   text hash     b30e15acbed9d89c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

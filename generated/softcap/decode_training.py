@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6c89b9fce15e109a
-#   text hash     fbd3ca37d60ed32c
+#   content hash  8fe44b1fe54c48d4
+#   text hash     54c09e789a3e52cd
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f14b9a43ad055c06
-#   text hash     c33b5b5cf0fb220b
+#   content hash  dd760a20cb8823a2
+#   text hash     0df8c33eda296dd4
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e1de11670f7c57b
-#   text hash     6d834797e4b25f6e
+#   content hash  1f893969210af287
+#   text hash     fb447cd4bedaa80e
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

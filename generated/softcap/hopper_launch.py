@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9ff6aced15311d00
-#   text hash     8f87ddb4011e0931
+#   content hash  ad6d83dc734d6a7a
+#   text hash     e704d0d90f44c49e
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da6140d1bea1dad9
-#   text hash     8d69a58834fa7371
+#   content hash  be10b22e28f45594
+#   text hash     0a1817709fef66ac
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

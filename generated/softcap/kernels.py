@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  97ec9204a1668b22
-#   text hash     8148098518cce3c7
+#   content hash  35c82cb07d18ccfb
+#   text hash     116ce304c09b9781
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3c4b03c83fbe13f
-#   text hash     a2a57fee76d93c27
+#   content hash  daa68c056787d515
+#   text hash     d1a0a6f93750accb
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6cf5e8d60ae25a6a
-#   text hash     8578f50da7131dba
+#   content hash  f31b7d7733a431fa
+#   text hash     edbbdaab8f747b39
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

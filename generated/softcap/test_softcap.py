@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  35c943d5b7904f25
-#   text hash     acd06bdd535126cf
+#   content hash  cab9a08a56adfa83
+#   text hash     75dd51626618860b
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17b73337f6133299
-#   text hash     0c984a95953850ab
+#   content hash  aabdcb2c286f0287
+#   text hash     07d45ea01fe6c932
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

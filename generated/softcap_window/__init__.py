@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e627aa0d9e2d2483
-#   text hash     41f877d5e7663686
+#   content hash  9a68d78a1a737b18
+#   text hash     89f5dcda71511414
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b254d0c7452c34cf
-#   text hash     90f08a4ded64ab45
+#   content hash  d41529feeb9169e7
+#   text hash     3db1f772a802aa74
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

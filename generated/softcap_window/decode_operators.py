@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3758288853aa1e20
-#   text hash     a22f090c0e771cb3
+#   content hash  ddec6eee95744c7e
+#   text hash     a333a3e1900d0b5c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e08813e0cc8d0815
-#   text hash     bd01bbcba11e30f5
+#   content hash  8449888ba01dd26e
+#   text hash     1c65f56f58bb802b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

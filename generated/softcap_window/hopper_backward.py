@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  af73d618f676715d
-#   text hash     399d0af5fe486b31
+#   content hash  a3406ba07c8e61eb
+#   text hash     6abf450c25c52344
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

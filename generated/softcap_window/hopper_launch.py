@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5164cef3be4b90ac
-#   text hash     affc88eb9ff6a473
+#   content hash  b43f85218a7a3cb4
+#   text hash     f9968aa8be8ba0e0
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

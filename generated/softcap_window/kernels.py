@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1636c1836d01dcee
-#   text hash     c53b5fbc11259b95
+#   content hash  85da97e7c6bea136
+#   text hash     65129ed09f41d8e9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bd542252579f932d
-#   text hash     f92d89c0ddbbc5c4
+#   content hash  feda9d82b5ce933d
+#   text hash     94442a2aeb91abd0
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

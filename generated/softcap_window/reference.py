@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a75054813cbcc683
-#   text hash     c7fadfd186940368
+#   content hash  466e8eb34bc4a248
+#   text hash     4bcd1fdf77cc81cf
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

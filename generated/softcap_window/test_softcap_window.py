@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b88e51790a4080ef
-#   text hash     9a11f4c20c5918cf
+#   content hash  771eec7b7d8acad9
+#   text hash     a2793ce5baf29988
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

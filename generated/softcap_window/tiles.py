@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9f69d88d1a508cab
-#   text hash     6fe3a85de3385f1d
+#   content hash  987c4f4d3172c8d8
+#   text hash     1bbfae940b94455f
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

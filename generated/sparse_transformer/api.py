@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  021ce512e7924cb7
-#   text hash     05274dfc2121190f
+#   content hash  a14ee2cee8cd5ace
+#   text hash     383f1142fb01f7aa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46a1b96b30e9c30c
-#   text hash     c9905519cd329466
+#   content hash  b841fbc67c0a0671
+#   text hash     33e665fa357d47fa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2d6647642af9d00
-#   text hash     431f5d35336d34ff
+#   content hash  0cac53a447d66d78
+#   text hash     3c1f5204ff3d4f64
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

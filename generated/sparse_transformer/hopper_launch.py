@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  170e3f884cb686fe
-#   text hash     ada291c7f3644b0e
+#   content hash  d86f005227c52df4
+#   text hash     4426d9ccda29eede
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7d9305cdee7a083f
-#   text hash     4a36843e5afa4a5f
+#   content hash  1540d9d95136ccbf
+#   text hash     a9d42c4f517713ff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3eadb501eb3023fc
-#   text hash     543c56b9212f0dc6
+#   content hash  61dcb0ec053734a1
+#   text hash     ea4a06c55ef47060
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

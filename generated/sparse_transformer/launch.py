@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ec6079a2072e62cf
-#   text hash     83c38c715bcdfe8a
+#   content hash  897930035a746767
+#   text hash     bdba14ee03212709
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

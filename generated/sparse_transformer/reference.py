@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1894bbe4b6246e58
-#   text hash     f246a8e79009d3c0
+#   content hash  4f87a3d5d3e7a4ed
+#   text hash     22d4ec2347151ce8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ba1a1b33114b99d0
-#   text hash     14b94e6d0769d43b
+#   content hash  fc61580c5af4d2ad
+#   text hash     4c0157b44a5de453
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

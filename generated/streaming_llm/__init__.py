@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  644b1bbee228411c
-#   text hash     c896e57403276662
+#   content hash  45b94c4677896ce2
+#   text hash     87f228f7be43285e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d94030b1f2722e15
-#   text hash     1cb348f806c8cc98
+#   content hash  743cf800e91700fd
+#   text hash     cde5363fa48eb32e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

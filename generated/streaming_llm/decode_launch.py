@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8c9cd04d8a03eea9
-#   text hash     b0e988a4503d8c06
+#   content hash  f897cb59ef8bb03e
+#   text hash     4eafd493f9c56a3c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

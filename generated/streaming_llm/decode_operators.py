@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  28bfb8283e95cc7e
-#   text hash     4cab2e76bdfaadaa
+#   content hash  e3435329d5c5b463
+#   text hash     6ca851a972868a26
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

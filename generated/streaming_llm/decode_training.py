@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db787e1e73d1a79c
-#   text hash     3ecef5f87ab2d477
+#   content hash  434e0a1f985b32e6
+#   text hash     bd6d792d0c21c21f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0af1cf2de8ac2591
-#   text hash     6082bad3aca49fed
+#   content hash  3cb79d58ccb4eef7
+#   text hash     4c55e230e2c31173
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

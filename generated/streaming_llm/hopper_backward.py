@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b1dd61c389d9ddd1
-#   text hash     8b271987d24c1c8a
+#   content hash  9cced560f4ca5c68
+#   text hash     7dcc91d241e14492
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

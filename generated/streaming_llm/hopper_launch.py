@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4ba458375e4e36b2
-#   text hash     9ea4fca56eda839e
+#   content hash  8ec03c0e706bea4d
+#   text hash     868706fd08273be6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

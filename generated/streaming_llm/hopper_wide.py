@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d11ab625635d501c
-#   text hash     4c1b0fcdadcb10db
+#   content hash  a4e52c9dac3097e2
+#   text hash     16926f6dba8d25eb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  45059893acfa53c7
-#   text hash     4761a4198bdd87e2
+#   content hash  beb8fd34de147952
+#   text hash     7cfa9743940047da
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

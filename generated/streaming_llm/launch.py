@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  90fc2ba9c6b06025
-#   text hash     b806018919a78831
+#   content hash  22510d28f006647a
+#   text hash     edcb41404a0948bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

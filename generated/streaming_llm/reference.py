@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  08fdbd4548c39aeb
-#   text hash     505eba9913c4ea1b
+#   content hash  532951368cee5475
+#   text hash     053369aa303d47a1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac0060380ef74209
-#   text hash     5aeb8f6be5e4a5c7
+#   content hash  c41cadf2cffad79c
+#   text hash     d88ee516f3118e7b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

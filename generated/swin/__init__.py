@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b49dd9b237246674
-#   text hash     14cb72667f4d1aa8
+#   content hash  c220bcb8faaf3f43
+#   text hash     8aaedb8eca710674
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4aca4f79d99d3755
-#   text hash     036d33782efc1898
+#   content hash  73a87dd9115bfdb7
+#   text hash     b5e4921816c2bec5
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d5867bc1bbba87ce
-#   text hash     672049da4220df50
+#   content hash  cfa53640644eec8c
+#   text hash     61c9e89969a2d9c0
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

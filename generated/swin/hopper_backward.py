@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  afca1037fcd6e02f
-#   text hash     f50bdeadc22d52fc
+#   content hash  15656dcd74ebbc97
+#   text hash     1da7998f6ce533ab
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9f6a33da3c2ad071
-#   text hash     6f055daef4f57d6f
+#   content hash  3b6669dbb78c195e
+#   text hash     55ca6e70467cdfbb
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3bcda15d55b8c4e
-#   text hash     7d0267f277bb2bd3
+#   content hash  7f2d4f1159e3c8e9
+#   text hash     e62807ceba0ed6c6
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

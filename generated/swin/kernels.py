@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7bbf67b29e59f138
-#   text hash     04c720eafbdd0d39
+#   content hash  cfce6b1256e80bb0
+#   text hash     db55e463e43f1d98
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

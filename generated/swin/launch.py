@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7097a1fb51abf9ed
-#   text hash     e72f8555af9dffa6
+#   content hash  412071d4e0db0966
+#   text hash     0b60cafafbc922e6
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  72b7c544b5dbdc44
-#   text hash     14c3dec4fce4c543
+#   content hash  d961e092a084ea6c
+#   text hash     ebc121587c98b87c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

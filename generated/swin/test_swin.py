@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de85c2ca584923c9
-#   text hash     eb464d33e78d58ea
+#   content hash  0dae4cfb7bf956ec
+#   text hash     ab506a15227ab920
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

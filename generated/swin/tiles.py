@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de530c175a04003f
-#   text hash     fc830abda18d8466
+#   content hash  269654e046ee9e42
+#   text hash     c4399bb118204298
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

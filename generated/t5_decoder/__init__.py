@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e9852b0e69b915cd
-#   text hash     70d568c5715f8e2a
+#   content hash  4232721af94cef6b
+#   text hash     461b8ba5aa3c05d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

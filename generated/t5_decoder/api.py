@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fe24cdea3337f544
-#   text hash     d5fd15b0d4465c78
+#   content hash  df114ed4f935ce5a
+#   text hash     cc8bd0573e614cca
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  86643c09beb05625
-#   text hash     f8f276a11bf5e82d
+#   content hash  dddfcf1c394d7391
+#   text hash     c0c33d8dce55d83b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

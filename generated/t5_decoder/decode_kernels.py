@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27f39a90e0e83080
-#   text hash     c628cb478e0e4d76
+#   content hash  87506c4ff706be58
+#   text hash     3230e3ce743a590a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

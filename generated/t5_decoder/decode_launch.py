@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  39b3f9d9c097f6c9
-#   text hash     2e90dc02031f4e47
+#   content hash  846bce9e8adec205
+#   text hash     82bd3ca6db413b44
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

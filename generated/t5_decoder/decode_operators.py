@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d287c1ea7a4c8418
-#   text hash     22a808e7fd565b7b
+#   content hash  4d071c634d8d381e
+#   text hash     14261ef11be3d870
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

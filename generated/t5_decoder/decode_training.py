@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1411153a179c0dc1
-#   text hash     07616a7fc1649e1d
+#   content hash  515a77c0622a7d18
+#   text hash     7bec7c22e6b74a7f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2ae57fad093f3c3d
-#   text hash     7e09cf4b4b0eee9b
+#   content hash  64170dcc5c674314
+#   text hash     56cb350d757f86f3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80a31cd1f811a92a
-#   text hash     91de2e4f29e6e0a0
+#   content hash  8b6676f277f38d05
+#   text hash     6a351f21c0e61a8a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e3fef55b9648d80e
-#   text hash     bf451565b994b999
+#   content hash  ecac4b9bb320169e
+#   text hash     cc4d533dbfd634ea
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

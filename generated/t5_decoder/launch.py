@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a5f530eab2c3235c
-#   text hash     61ff53941f1e1d05
+#   content hash  5a38ffed3827534d
+#   text hash     f0ded932b28f3d0f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

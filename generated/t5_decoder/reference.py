@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c3556d6bc23501fa
-#   text hash     3e6788e28f2ad18b
+#   content hash  d90dd46475662d11
+#   text hash     addd26f43aab2ed1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3b2293ba2e190a7b
-#   text hash     dcca82cd9920ec0c
+#   content hash  690e4ecb31970098
+#   text hash     3cc220ba272c65c4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

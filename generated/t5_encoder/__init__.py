@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  85f0f4ee4946cd00
-#   text hash     13eb58af9040e10d
+#   content hash  8f56188b4545747a
+#   text hash     99d4ee8edbaa49cc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  72f3067e6dfca88c
-#   text hash     ac6ac371b19aa9e2
+#   content hash  1abcf486dedb42f0
+#   text hash     64c64a84c62263bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a379b1b82b5c881b
-#   text hash     cb2aad8408cde7dd
+#   content hash  0b18a88b51f5f292
+#   text hash     4e73897e6697efbd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2db23d04db0fe98f
-#   text hash     61e310cf78ec14c4
+#   content hash  50775ff2130ea761
+#   text hash     a6d0c8a376fd78a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

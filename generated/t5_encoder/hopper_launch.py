@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e626cbd658bddebc
-#   text hash     3b54168f778cb2a0
+#   content hash  48e7448943f66e3b
+#   text hash     b47578f61c24c796
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

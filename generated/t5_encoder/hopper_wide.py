@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ca53030763b13680
-#   text hash     5e0024dec55d509c
+#   content hash  2f47a1d7c8df38a9
+#   text hash     52aa5eff260dd376
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

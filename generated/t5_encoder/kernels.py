@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1e3b7b74d3a091bd
-#   text hash     3f4e28e4dddc83da
+#   content hash  d38fcb0f27c45274
+#   text hash     9f6ab65bcff80d12
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  62f746916f69b3b1
-#   text hash     0bd7bed4d4ac11dc
+#   content hash  e2302431a528109b
+#   text hash     0a175e05501d6bb9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  834afddc5ebb28c0
-#   text hash     358b8598f5ad3584
+#   content hash  8bbc8d326bfc02a8
+#   text hash     f2d77f7729d70356
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

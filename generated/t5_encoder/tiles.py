@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fbc85d435e5c1b0d
-#   text hash     b4074ac475d84ed4
+#   content hash  395dc63d0eeb62ba
+#   text hash     d9e0ff97f7381fb2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

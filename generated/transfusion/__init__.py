@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d16e572f8ca170cc
-#   text hash     a3a486e5a586524c
+#   content hash  6165e5b31cd39d29
+#   text hash     7d5626cbb35b0a74
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

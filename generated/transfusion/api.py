@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  54ca18be62df3e57
-#   text hash     a373f1b9d2efdf42
+#   content hash  6a83f04c1f953a76
+#   text hash     512256ec70aa4d2a
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5257aebf01ef34e7
-#   text hash     d5f608afa3b328b3
+#   content hash  2672252c551bcf8d
+#   text hash     cf242f805505ad8f
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d44965be320288e8
-#   text hash     aadc0bfff42dae66
+#   content hash  1a6c825a865cc88b
+#   text hash     33650ecd7e19b305
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8cdeb7cda941bacf
-#   text hash     808c55b9381757e9
+#   content hash  f0d0b4c2f6455ee7
+#   text hash     125246525803ab23
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

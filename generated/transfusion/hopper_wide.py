@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  27879f7e5c5dc5dd
-#   text hash     6768f70f331eca09
+#   content hash  aaa119567a2a0fff
+#   text hash     3abc819a48ea67bb
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

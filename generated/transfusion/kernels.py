@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6967bd3d4c736745
-#   text hash     41b60c6039f6fb48
+#   content hash  3989509999e1bd64
+#   text hash     8910dfd780076ea9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

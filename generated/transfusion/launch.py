@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  75799cd655b10a2e
-#   text hash     98bd5c28487e2688
+#   content hash  defe4c28dc24c321
+#   text hash     9a2a6385569a83f9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  04cdc93dbf0d9b2c
-#   text hash     1688168b6d0d10cc
+#   content hash  7c4a9f0d9418c2af
+#   text hash     d347bb125832de1b
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

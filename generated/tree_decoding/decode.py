@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  60fb6ab735971eec
-#   text hash     0d4afdf1cd0fddff
+#   content hash  0f668551d7d9c8b9
+#   text hash     bbaba6b659af521e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e16ad2b002f2d2a
-#   text hash     d65881523dc6bb50
+#   content hash  9de3d6c7c6883a1b
+#   text hash     b2bcc20a617ef01a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

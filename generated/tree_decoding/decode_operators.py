@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9475a47b9c98d277
-#   text hash     d38ae81679b081f5
+#   content hash  cbf7ab299c96a059
+#   text hash     fb4956ac1598fe13
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

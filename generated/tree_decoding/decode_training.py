@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  aa0bc63f10a08a92
-#   text hash     d8957016f956aabf
+#   content hash  467f0122ee612a60
+#   text hash     27ebea3bed8639ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fac6da426867b891
-#   text hash     ed21076c9a439a45
+#   content hash  7cae7c4ff03586c4
+#   text hash     d6c909d18f1d0f71
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bdec79c23e6709e5
-#   text hash     fbcf82b78c70c896
+#   content hash  042bdb813ba4b534
+#   text hash     16bb7481ba10d209
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

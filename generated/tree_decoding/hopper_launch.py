@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1433f680f67e953a
-#   text hash     9d03f81615a8a807
+#   content hash  3cbaa8baa32f64c2
+#   text hash     e6e7de922c37179d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

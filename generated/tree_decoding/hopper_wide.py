@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0aa4a2e80f3c63cb
-#   text hash     e5b881c2364c8911
+#   content hash  da71e3f1c6f06349
+#   text hash     96a21c91d63da330
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

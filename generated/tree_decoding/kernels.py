@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  306d9df2b97998b4
-#   text hash     0c73030a126fd07d
+#   content hash  a01ef427422f7d7b
+#   text hash     0142563da0e779eb
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

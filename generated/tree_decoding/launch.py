@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  80961e3993507afd
-#   text hash     4ec23adc92dce499
+#   content hash  40a90a579e61b345
+#   text hash     04487a89210d5749
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

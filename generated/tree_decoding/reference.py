@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9eb5f72586f18775
-#   text hash     92a49d6821bc8860
+#   content hash  3c560bec8d003255
+#   text hash     ac2c7f72dfc1137c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

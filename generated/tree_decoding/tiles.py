@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  66db06edd927560a
-#   text hash     10123c0ba56328b4
+#   content hash  9028f938a00024d1
+#   text hash     594226a6a34b091d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -66,6 +66,15 @@ def alone(call: Call, entry: int, queries: slice, keys: slice) -> Call:
     return {name: x[entry : entry + 1, rows[name]] if name in rows else x for name, x in call.items()}
 
 
+@pytest.mark.skipif(devices.GPU, reason="nothing warns on a GPU")
+@pytest.mark.filterwarnings("error")
+def test_rows_without_keys_are_no_reason_to_warn(causal: ModuleType) -> None:
+    call = make(causal, 24, 8)
+    out, lse = causal.checks.attention(**call | {"q": call["q"].requires_grad_()}, return_lse=True)
+    out.sum().backward()
+    assert torch.equal(lse == float("-inf"), (torch.arange(24) < 16).expand_as(lse))
+
+
 @pytest.mark.parametrize("name", ["full", "causal", "window", "prefix", "decay", "rope"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_padded_entry_gives_what_it_gives_alone(name: str, side: str, suites: dict[str, ModuleType]) -> None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96f65b44eb7ee79d
-#   text hash     2c8028665aa667c0
+#   content hash  38f4b5d9e5f2406b
+#   text hash     d3e59194c3c7de48
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61e3c37f4bf45694
-#   text hash     acf957d408995872
+#   content hash  f9fe24eae6580c48
+#   text hash     3d03317ad5503c78
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  497bcf59f206330b
-#   text hash     8ff2f3bc6f050b72
+#   content hash  7ffd050421a2a69d
+#   text hash     4106d5844d61cc85
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

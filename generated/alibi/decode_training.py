@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  05fbc040e15d406c
-#   text hash     9c820cb9ecc9960f
+#   content hash  f69622625e85f9b6
+#   text hash     249727c9fd3aaff0
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  318a1e194f840fdf
-#   text hash     45730bdcf51a2287
+#   content hash  4b6354f1b35e79f9
+#   text hash     fcbb998c7d524602
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd28ea6cf5acc2c9
-#   text hash     386ca184bc6ae54f
+#   content hash  299c52e846fd2c1f
+#   text hash     487a44d43aff057c
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bdbd569ba9bc971
-#   text hash     27b17d5b75d8acdc
+#   content hash  ff2b4366aa11543b
+#   text hash     5e2647fed840fcdc
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -248,7 +248,7 @@ def make_dv(
             # [64]
             k_added = in_slopes * (k_pos - k_start).to(tl.float32) * LOG2E
             terms = (scale_log2, k_pos, q_begin, k_added)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

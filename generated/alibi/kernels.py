@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4b924eadc0146ef1
-#   text hash     ff6632fbd276ef22
+#   content hash  e041b3d9520f1058
+#   text hash     a12d76b2f8a9bcaa
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

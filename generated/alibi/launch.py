@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02dfc756f35e8acc
-#   text hash     bec2d0913b9d94d7
+#   content hash  5f0c5827891dea0b
+#   text hash     83a542fbb5404b71
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f1cdc0a3b44651fa
-#   text hash     8b1020b3efd44f62
+#   content hash  2c0ba4d08957124a
+#   text hash     d4cc35b21476252d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

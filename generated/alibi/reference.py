@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  145d16804df63d26
-#   text hash     5dd456d7bb05b726
+#   content hash  e9f544639a5f007f
+#   text hash     ca65e80ff7add98f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  248055b3e7c8a683
-#   text hash     a0829429b7480ab7
+#   content hash  48e17f7006593288
+#   text hash     aee2b6d4e88d59e3
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

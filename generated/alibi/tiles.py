@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  30eb1904cc54272d
-#   text hash     7063d9db8366777a
+#   content hash  b50d0effc4f6dbb2
+#   text hash     b2b703de8a32e4cc
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

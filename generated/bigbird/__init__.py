@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4686e409826f87de
-#   text hash     270eb6c8997b6d23
+#   content hash  ccbe5f366db928ff
+#   text hash     183dab9c71eb506d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f033b9134d25e213
-#   text hash     67f71e0358ad8c76
+#   content hash  4e448348b2c1f788
+#   text hash     3fc7745f15d5259f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

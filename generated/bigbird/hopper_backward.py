@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  848c5106d5702137
-#   text hash     1427bab9a3463e23
+#   content hash  a35362e4b24e7268
+#   text hash     40552e73c32beade
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -299,7 +299,7 @@ def work(
             )  # fmt: skip
             query_list = tile_list(query_lists_ptr, b * Hq + h, k_start // BLOCK_N, k_tiles, q_tiles)
             first, full_first, full_last, last = list_range(query_list)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = listed(query_list, i) * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c428c8de1db54279
-#   text hash     0ff97847de912906
+#   content hash  b3ffb8fddfddaadb
+#   text hash     5785722571982dc9
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

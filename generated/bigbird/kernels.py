@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0393d9e8bfd02957
-#   text hash     8fe4ae02c0341536
+#   content hash  fc86380f2df2a4ea
+#   text hash     fe80940d5a8121aa
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -584,7 +584,7 @@ def forward(
         in_block_mask_stride_key
     )  # fmt: skip
     key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
-    first, full_first, full_last, last = list_range(key_list)
+    _, full_first, full_last, last = list_range(key_list)
     for i in tl.range(0, last - full_last):
         k_start = listed(key_list, last - 1 - i) * BLOCK_N
         acc, m, l = attend(
@@ -701,7 +701,7 @@ def backward_dkv(
             in_block_mask_stride_key
         )  # fmt: skip
         query_list = tile_list(query_lists_ptr, b * Hq + h, k_start // BLOCK_N, k_tiles, q_tiles)
-        first, full_first, full_last, last = list_range(query_list)
+        _, full_first, full_last, last = list_range(query_list)
         for i in tl.range(full_last, last):
             q_start = listed(query_list, i) * BLOCK_M
             dk, dv = accumulate_dkdv(
@@ -816,7 +816,7 @@ def backward_dq(
         in_block_mask_stride_key
     )  # fmt: skip
     key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
-    first, full_first, full_last, last = list_range(key_list)
+    _, full_first, full_last, last = list_range(key_list)
     for i in tl.range(full_last, last):
         k_start = listed(key_list, i) * BLOCK_N
         dq = accumulate_dq(

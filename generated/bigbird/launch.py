@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0f5d51dac3a35c92
-#   text hash     3d7a37794882c619
+#   content hash  a43dfe14b7d7cafe
+#   text hash     2384db50a7af9cd4
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a1dab173e9ae37a
-#   text hash     516f39f6c6c4b91d
+#   content hash  c87b066d481ee06f
+#   text hash     5884c80d5e18c018
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c91aef5b7066b59f
-#   text hash     98bb855003eb9135
+#   content hash  a17ad0aec14643fd
+#   text hash     983d3b39da26cb6b
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

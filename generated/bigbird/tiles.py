@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e0cb6e1b36803b6c
-#   text hash     eba4143672c88b00
+#   content hash  62155c6aef91fb25
+#   text hash     018e168bad59d3b3
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4008a23ef0e5f9d1
-#   text hash     0cdc5218dee861cd
+#   content hash  97401ac8a0308827
+#   text hash     97afd559c2fc1774
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  024f032e47ec217d
-#   text hash     e9b56f23ed30e3ff
+#   content hash  17acf1686429e8e4
+#   text hash     6e53e2131a6bee1f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

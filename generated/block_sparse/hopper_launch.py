@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ab2009982b2e4f4e
-#   text hash     934e25401882889a
+#   content hash  79b47bbc5203e279
+#   text hash     dc9ee99aaf86a0d6
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  83dd2c65cd93188c
-#   text hash     c1090f9ab1ead27c
+#   content hash  e29959ed3994b2e8
+#   text hash     39517e516d1884d2
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -257,7 +257,7 @@ def make_dv(
             )  # fmt: skip
             query_list = tile_list(query_lists_ptr, b * Hq + h, k_start // BLOCK_N, k_tiles, q_tiles)
             first, full_first, full_last, last = list_range(query_list)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = listed(query_list, i) * BLOCK_M

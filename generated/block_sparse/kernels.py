@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2f08d74806c9a381
-#   text hash     b632e901847dfb6c
+#   content hash  64af0670b7805256
+#   text hash     2d6dd0ddffce3309
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 
@@ -547,7 +547,7 @@ def forward(
         scale_log2, row, q_len, in_block_mask_base, in_block_mask_stride_query, in_block_mask_stride_key
     )  # fmt: skip
     key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
-    first, full_first, full_last, last = list_range(key_list)
+    _, full_first, full_last, last = list_range(key_list)
     for i in tl.range(0, last - full_last):
         k_start = listed(key_list, last - 1 - i) * BLOCK_N
         acc, m, l = attend(
@@ -656,7 +656,7 @@ def backward_dkv(
             scale_log2, k_pos, k_len, in_block_mask_base, in_block_mask_stride_query, in_block_mask_stride_key
         )  # fmt: skip
         query_list = tile_list(query_lists_ptr, b * Hq + h, k_start // BLOCK_N, k_tiles, q_tiles)
-        first, full_first, full_last, last = list_range(query_list)
+        _, full_first, full_last, last = list_range(query_list)
         for i in tl.range(full_last, last):
             q_start = listed(query_list, i) * BLOCK_M
             dk, dv = accumulate_dkdv(
@@ -763,7 +763,7 @@ def backward_dq(
         scale_log2, row, q_len, in_block_mask_base, in_block_mask_stride_query, in_block_mask_stride_key
     )  # fmt: skip
     key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
-    first, full_first, full_last, last = list_range(key_list)
+    _, full_first, full_last, last = list_range(key_list)
     for i in tl.range(full_last, last):
         k_start = listed(key_list, i) * BLOCK_N
         dq = accumulate_dq(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a77902018a1f4a19
-#   text hash     6c085e78f917abb9
+#   content hash  755d31849a81fca6
+#   text hash     183f96a481fdb2bd
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c0e5608971ad5cdb
-#   text hash     9415e39c25f5d8c1
+#   content hash  ed7c2e9e7431b8b0
+#   text hash     34ecc8d84e6723d0
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c3cbcfce58ffc26d
-#   text hash     ab7c19d6c306ab99
+#   content hash  69999b0edb8e1b3e
+#   text hash     79bbfd76743ab680
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  af8efb4c442fcdba
-#   text hash     b4448bc9b5d62d00
+#   content hash  3efe286f30b8ae7e
+#   text hash     7751a4fabb5b398b
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f3d5783cbde44f1c
-#   text hash     5130bcd0ba3c74ba
+#   content hash  b04490a21358ec33
+#   text hash     b2c3787f26a72b02
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dd6c62f0cd8cb9dd
-#   text hash     936d5c82f6a10037
+#   content hash  1c297e6abd2ababc
+#   text hash     9dd22b44bea86bad
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

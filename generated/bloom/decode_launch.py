@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1d2cb52c202040e3
-#   text hash     c485a149619ead1d
+#   content hash  4e66b31d0edcf3a3
+#   text hash     3657daffe5e86ea7
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f03a0e34f161dc99
-#   text hash     a741feb52cbe5b21
+#   content hash  b7d2e72b2cbbc758
+#   text hash     bc788bdadfdf88a2
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4255fe9229e946ee
-#   text hash     026a641c60fa9c86
+#   content hash  57ab9b122c3cd6b5
+#   text hash     cdb83b6ce6efe380
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

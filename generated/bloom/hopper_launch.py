@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c208632bb6b41bd1
-#   text hash     25a0b4fbdbf0d154
+#   content hash  1cb89f3124d5505c
+#   text hash     6b6a63bf6370df2a
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f76431da041d5d2f
-#   text hash     ac9601a54fb9c0b4
+#   content hash  c2dc20825450edfd
+#   text hash     b324df34f01c255b
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -246,7 +246,7 @@ def make_dv(
         # [64]
         k_added = in_slopes * (k_pos - k_start).to(tl.float32) * LOG2E
         terms = (scale_log2, k_pos, q_begin, k_added)
-        # a short last tile needs the mask
+        # the score of a key behind the last one is 0, which may have an infinite weight
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3d6a5499f7fd7c87
-#   text hash     9e316a700a6e814d
+#   content hash  58854acd8ba6dd9b
+#   text hash     2f089aa55c618154
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab88b97d09a9d0a0
-#   text hash     195492e7737d6bf9
+#   content hash  05beb8340adf3665
+#   text hash     07bdb8aed5b4980f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  73596003dd29411c
-#   text hash     b87e32c749d4ad9f
+#   content hash  50a5ba7359226862
+#   text hash     dd4296827ffe9388
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1c769a883b7ab13e
-#   text hash     9d34717a2dd43554
+#   content hash  e394012b3d7333f9
+#   text hash     f4a4854d11877bcb
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  452530400de625c3
-#   text hash     e0d5bce51f0c6543
+#   content hash  b33e671d17faa60b
+#   text hash     9fcb4a7aebbf1246
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

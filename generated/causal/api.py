@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  79b2b38ad85cb92c
-#   text hash     a3054f1cc372d06e
+#   content hash  c5f12907cb316d50
+#   text hash     cf3d38d7480694b1
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

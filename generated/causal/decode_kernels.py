@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  21259a8d49985ad8
-#   text hash     92e5aa9729b9b93d
+#   content hash  bdae5cd8a51df16a
+#   text hash     c04e926cc6946642
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

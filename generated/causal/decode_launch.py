@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a3c8e08afb453ae5
-#   text hash     9a6cc6bab3f873b8
+#   content hash  80d825caecae74f3
+#   text hash     bf4d8181cc110780
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

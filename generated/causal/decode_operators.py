@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7337db0bc9b61eb6
-#   text hash     ebbe12d968d287f6
+#   content hash  41b734e286ba2684
+#   text hash     81173f9c921ca6c7
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20e7fc644bf9abf8
-#   text hash     27117ab5b0c8dda0
+#   content hash  abfd213da525eed9
+#   text hash     c5915311123ba97f
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8dad67320a3edc8a
-#   text hash     2bdd65130c73cda5
+#   content hash  6a671ad90110d03b
+#   text hash     fd5046ef21d7edb0
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e8668f585cf2c14e
-#   text hash     13f231e4aec36eb5
+#   content hash  318fbc2460e0bf2b
+#   text hash     b520362ccf59e977
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

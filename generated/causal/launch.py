@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  70221daec2b3ec0d
-#   text hash     86cf128c4ccdbed9
+#   content hash  7194ad77d306b08f
+#   text hash     42b71b736325d3f7
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aac61a9d6e5a9693
-#   text hash     956d5976bf7a99de
+#   content hash  f7c113b0af06238b
+#   text hash     27d9812b8767e4a4
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  de3e70f27fd2d91c
-#   text hash     24b6ff6312e8dd9a
+#   content hash  a640fbfc4dc52396
+#   text hash     43508fdd56ed1895
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

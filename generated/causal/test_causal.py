@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4ef353468b30d7b8
-#   text hash     f3b93315dbf8bee3
+#   content hash  ce39427c906d34d2
+#   text hash     b2556c3ee1a61138
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  02407c9df33e2130
-#   text hash     b83e47fe380796c1
+#   content hash  7ab6f4545382d30c
+#   text hash     000fb5e4f3979773
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

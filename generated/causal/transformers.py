@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4d3b116f149fda91
-#   text hash     0056e5cbb1a7982f
+#   content hash  973e037ffd4d5fc4
+#   text hash     c071c11a188e2b56
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

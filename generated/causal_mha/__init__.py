@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6b5e0f694a273b7f
-#   text hash     4233f6c6a9aa1119
+#   content hash  b0e929fcdff88bff
+#   text hash     cd5f9cda77ed53ea
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

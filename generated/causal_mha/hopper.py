@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f71f30c91d079c41
-#   text hash     36ed9e14ecd998e4
+#   content hash  5bb64e9dad96a7bc
+#   text hash     d22341f0f97cb83c
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -498,7 +498,7 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    # no full tile may contain the first query's own key
+                    # m must come from a tile that is searched: full ones end before the first query's own key
                     full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
@@ -537,7 +537,7 @@ def work_through(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-                # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+                # a NaN counts as outgrown, too
                 outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)
                 asks = asks | tl.where(outgrown, 1 << nth, 0)
@@ -572,7 +572,7 @@ def load_keys(
     at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12984b530736c650
-#   text hash     e326dd1f42fd7788
+#   content hash  3ec757b2a7f8dd10
+#   text hash     f88b348e219ddcc9
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

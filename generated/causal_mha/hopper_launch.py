@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1242567ec944b164
-#   text hash     8dfcbac42803ad83
+#   content hash  d44303feee8b8c2c
+#   text hash     9846a5d3d4522078
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a10a02f219ffa8f2
-#   text hash     0e8cd93b312a0db5
+#   content hash  a87dddff0f78a4d7
+#   text hash     19ca33249398c567
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

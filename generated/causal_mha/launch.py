@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  be99bb526acbc312
-#   text hash     237cd53203a848e1
+#   content hash  99f27d5d443b9012
+#   text hash     7189fdb3027581ca
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

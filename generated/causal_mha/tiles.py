@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  423c993a2c005113
-#   text hash     e3c6bd5c03ae8949
+#   content hash  b4ecae34cc638b5b
+#   text hash     cdf9d783d5f5ba37
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

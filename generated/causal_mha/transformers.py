@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  86e26795e594a247
-#   text hash     1c8689bc7eab2904
+#   content hash  a52f325c5d7cc99f
+#   text hash     d1544357cb438bdb
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2892f0ce546724e7
-#   text hash     66e399d02acfd7eb
+#   content hash  584643b055c8fd36
+#   text hash     04d66dd3b505dc75
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

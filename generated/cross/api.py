@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b1fcf06ca6dae3ea
-#   text hash     99b0319b04065304
+#   content hash  14af5b6a737b1f4f
+#   text hash     d0a4b32c169b0457
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7697aa6db206d1f5
-#   text hash     cba7f52306fbcc2d
+#   content hash  f5dcc638759bd9b6
+#   text hash     b62ddde1c9734486
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  03cedb4c284d7125
-#   text hash     9f82fb911a271d1a
+#   content hash  a63471fa32f7b107
+#   text hash     5fdaeb8b0cb4afc1
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce5d6ee85581c559
-#   text hash     5a4302b9ff6bd9cc
+#   content hash  87bf465aaca66d56
+#   text hash     770c7f457ed825dd
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3d8b870b9c5d6042
-#   text hash     95de70edbedc83ab
+#   content hash  edd53bed783f3b31
+#   text hash     612e9b95d0dbd99d
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a6e8113a988943f
-#   text hash     623b9b3ed260e9b0
+#   content hash  43aaac81d8e74d03
+#   text hash     8a96438ce9a8707b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

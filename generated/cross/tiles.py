@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c968a6295cbcea6
-#   text hash     81ad8a4e9ab5c380
+#   content hash  1a8b02004c769683
+#   text hash     38cdafddef57bcc7
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

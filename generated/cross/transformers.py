@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  57bc3f8d7bfc7e77
-#   text hash     4d67809b7a27cca4
+#   content hash  e3efc51b6c3945b2
+#   text hash     d2a5106349fbc08c
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

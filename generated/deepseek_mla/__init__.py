@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  28008507bd76f04a
-#   text hash     dd5a944fb116bd64
+#   content hash  b7b3bf31c41675b2
+#   text hash     ab945b63b5596a23
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  284259753a6d8be0
-#   text hash     a6bc5edcd3fe1a8d
+#   content hash  6f9a9f043b27425e
+#   text hash     6442665502b91612
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

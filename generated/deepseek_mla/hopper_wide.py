@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cf77331d8199e087
-#   text hash     09bf7741df562f96
+#   content hash  fb26ffc58694361b
+#   text hash     9538797504d100da
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -234,7 +234,7 @@ def make_dv(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         terms = (scale_log2, k_pos, q_begin)
-        # a short last tile needs the mask
+        # the score of a key behind the last one is 0, which may have an infinite weight
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c387de55ba1aa5b0
-#   text hash     f5d0626f8d1f9754
+#   content hash  f1acd99448fc54f3
+#   text hash     854c0672e96f027b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

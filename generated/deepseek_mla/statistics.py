@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9a9cb190a705e91
-#   text hash     63bcb08ef37b0024
+#   content hash  761e849f72113ced
+#   text hash     abbeb6b4b69e6ad6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

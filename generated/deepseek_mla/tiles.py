@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  269c17105fae0647
-#   text hash     0171d7349d1ebce8
+#   content hash  f0421d1948e59767
+#   text hash     04f4079cc5624ba8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

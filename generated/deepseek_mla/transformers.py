@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9673fc901b061131
-#   text hash     824904816c0e8da6
+#   content hash  2a14e2f1b9c75294
+#   text hash     19a6a26de29c4857
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e77c9b09eec4a20c
-#   text hash     33f58d9655bfb9c8
+#   content hash  302afba241cd52c3
+#   text hash     42be8ee41481d515
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0f4e7833ba2bcccc
-#   text hash     b1931cc9bac6a43d
+#   content hash  9b1ce97b34b8ed5c
+#   text hash     7be2f29fdd4267ca
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d377c3cd7af568fb
-#   text hash     9708aefe47c6783b
+#   content hash  84895f2005e652ce
+#   text hash     a82015fc8e50d3ab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

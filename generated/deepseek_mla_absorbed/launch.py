@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1a791816804bc149
-#   text hash     08a09d46327a5209
+#   content hash  7a9dfc0cab997a90
+#   text hash     ddfcd532a8ff68d9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7caa06d166d8783d
-#   text hash     fdaa770b629bcd26
+#   content hash  deb60ae5b05866da
+#   text hash     f3f226c0bf2ec151
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5b8f4f58ca729dfc
-#   text hash     629c65beeeb525d3
+#   content hash  e673ae60689e252d
+#   text hash     f867418b6d0aa070
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

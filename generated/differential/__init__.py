@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a809760b93f8ddc4
-#   text hash     cab65b43080a913f
+#   content hash  d6c0d7dab65b9367
+#   text hash     7361167c62e6697c
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

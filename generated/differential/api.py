@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  62fa453116f5577a
-#   text hash     adfa1609842cf25e
+#   content hash  db5454d4ffc3eeff
+#   text hash     a813d7898fdd4722
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

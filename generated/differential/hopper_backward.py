@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8b30c3a89a4dc9f2
-#   text hash     55c53a7b94c9fd9d
+#   content hash  18b39234274f6037
+#   text hash     977c04ba3fd618ba
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8dbc303c86925430
-#   text hash     a8a9dc5379b642b3
+#   content hash  fa28a0df74c03996
+#   text hash     b5ad282786da8d76
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

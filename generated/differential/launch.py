@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b57843150d7893c0
-#   text hash     c7f6dec112652222
+#   content hash  c18ab55e1e4c8001
+#   text hash     36db88a7c07739bf
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5d75d6f9e0652321
-#   text hash     ca729faff6d4ec92
+#   content hash  92906e6c8c37d8cd
+#   text hash     7651c71ae8af9494
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

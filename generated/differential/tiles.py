@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e365a9a7f4bd3347
-#   text hash     7c47e838991b6480
+#   content hash  944b52cfa19cc7d5
+#   text hash     dd41ce61bed9ed48
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  779697a4fba28772
-#   text hash     cc10c24c8f108782
+#   content hash  84baa8d52d2cd901
+#   text hash     d3c79c159a2dcc4e
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -461,7 +461,7 @@ def load_keys(
     at, k_start, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
     STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

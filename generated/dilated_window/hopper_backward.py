@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6bae7dcce28d9cf0
-#   text hash     fcf29e8f18bf6b46
+#   content hash  605fed8519de5474
+#   text hash     ba62e6c65b3c0f38
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  502b21089d863efb
-#   text hash     c9324b82acc5660b
+#   content hash  ac24a02072ac7930
+#   text hash     1ffba9e3f3433409
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

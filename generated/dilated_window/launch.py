@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be6cd5f2165af0f8
-#   text hash     6580200421d93e74
+#   content hash  4e49e050592e63b3
+#   text hash     3caff6782d57cdd0
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

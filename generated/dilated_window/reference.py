@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2b4361cdc59854fe
-#   text hash     8a3272e0c8dda3f1
+#   content hash  fe4315307b582ae0
+#   text hash     a27b67432bccb030
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

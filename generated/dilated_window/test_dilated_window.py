@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1eb5309a0411e326
-#   text hash     3a2d1b9c88905fa3
+#   content hash  1ac2e19f29804844
+#   text hash     1415b991e4923216
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

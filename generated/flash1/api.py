@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2c023096724a1007
-#   text hash     00130dc9a6334a52
+#   content hash  369451c109cd3565
+#   text hash     18cb48954a827ae8
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

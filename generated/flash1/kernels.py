@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6e25a5d02a57dbba
-#   text hash     d5e6fdfae3c523cb
+#   content hash  2f3e667a79d2bb5e
+#   text hash     cd7800f501e0cedf
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.
@@ -227,7 +227,7 @@ def forward(
         queries = (q_desc, acc_base, m_base, l_base, DV, b, q_offset, h, q_len)
         terms = (q_begin, scale_log2, k_pos)
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        # a short last tile needs the mask
+        # keys behind the last one need the mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last, num_stages=1):
             q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aeb353488771284c
-#   text hash     bafa20648860bfbc
+#   content hash  0fea2eb35484e110
+#   text hash     e039ab118752d998
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5677f973b80b9dde
-#   text hash     48d68c50e925cf27
+#   content hash  c7b341fc34eca316
+#   text hash     9910471def2f99f3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2b55c9e5745c01e5
-#   text hash     eb959948df7a643c
+#   content hash  4d1030368ed679cb
+#   text hash     2be9b3f1a8dacda1
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ee5b0be5f7a61294
-#   text hash     ca46f063e3b2bf46
+#   content hash  c74745d7f832c2ff
+#   text hash     84935b1787e754c6
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  921330d6020506f9
-#   text hash     b1358e2db6958095
+#   content hash  d1db949e3dba78d9
+#   text hash     734df7a231c6d18c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

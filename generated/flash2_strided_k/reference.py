@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  112d2c19f77dc0b2
-#   text hash     dfb29a42623adc68
+#   content hash  ac0e3dd0646cf3b1
+#   text hash     8cd56741c2087fa8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  97942afdbefb61fb
-#   text hash     c7006b82fc09ade0
+#   content hash  3fb1eb43e1c0a0d4
+#   text hash     8cb9d5ab0d590b0e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8caf1ef5b1b09e7e
-#   text hash     3fbee94a15bf7510
+#   content hash  589e845f5aabf290
+#   text hash     2d153ee5416586c7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

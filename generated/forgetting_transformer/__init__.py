@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  edd964028d1a7224
-#   text hash     7bc443aa676a08f8
+#   content hash  8f2bd80c11f16753
+#   text hash     7cdcda6b6fbd53c2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

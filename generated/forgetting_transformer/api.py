@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5eacb8a0bb92b19b
-#   text hash     bc04bca38488aecd
+#   content hash  2561028cd8516042
+#   text hash     8190946cd87bab65
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

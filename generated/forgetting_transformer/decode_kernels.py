@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ebb0b6dae293dea2
-#   text hash     38ac39024ba53928
+#   content hash  573966c9358ec973
+#   text hash     7dd4682fbf37acbf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f8b3eaa4897bd53
-#   text hash     ed9bd3e8c79d1dba
+#   content hash  9839d7c121c25806
+#   text hash     4727ea57bd6f4fa5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  19fd71f5372295f8
-#   text hash     069b1a68844c2abd
+#   content hash  9d2c960639b1afd6
+#   text hash     979332e44b04790b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  55f7d50d25304f88
-#   text hash     79caa1979e4cbc4e
+#   content hash  6e56b5beb180b85d
+#   text hash     759b2e1c2fb27f2b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -537,7 +537,7 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    # no full tile may contain the first query's own key
+                    # m must come from a tile that is searched: full ones end before the first query's own key
                     full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
@@ -584,7 +584,7 @@ def work_through(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-                # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+                # a NaN counts as outgrown, too
                 outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)
                 asks = asks | tl.where(outgrown, 1 << nth, 0)
@@ -619,7 +619,7 @@ def load_keys(
     at, k_start, terms, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
     STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values, and pass on what else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     (
         in_log_decay_base, in_log_decay_anchor, in_log_decay_desc, in_log_decay_stride_token,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  03d7843970ff1950
-#   text hash     88c676788d2129b9
+#   content hash  f3abae5432767bbc
+#   text hash     906340d21a66df9f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

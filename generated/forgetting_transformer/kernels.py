@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  073c4f83ce75da44
-#   text hash     1dc21814694185cb
+#   content hash  37fe6cde30960282
+#   text hash     2ead3fa0a52dfaf1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

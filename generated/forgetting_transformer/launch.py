@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  300a2ac634e6efbe
-#   text hash     d6a3f3408fc1b25d
+#   content hash  93ed8b5a68bc70c1
+#   text hash     6b581ab034c69c8b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

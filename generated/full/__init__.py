@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9f346f92c3969c08
-#   text hash     5f29804a285e288b
+#   content hash  e46015cb182a05e7
+#   text hash     ac3fd6d4739da888
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

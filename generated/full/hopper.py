@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c811b4df494ba5e3
-#   text hash     891e1cda682660d7
+#   content hash  4d2cd80a5e1d216b
+#   text hash     05afc0b2330634eb
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -490,7 +490,7 @@ def work_through(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-                # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+                # a NaN counts as outgrown, too
                 outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)
                 asks = asks | tl.where(outgrown, 1 << nth, 0)
@@ -525,7 +525,7 @@ def load_keys(
     at, k_start, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
     STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

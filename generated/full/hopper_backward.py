@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  015153f6a96fe347
-#   text hash     d6d131f83a4e42c2
+#   content hash  b7a1bd1f8e3ee3ce
+#   text hash     86a7abfd32d81887
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

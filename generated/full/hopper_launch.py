@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9ee1bd4eb5615a7e
-#   text hash     fd3e3e1065110eec
+#   content hash  59ea2d85083e08ae
+#   text hash     cf4ed56fd05c8b4c
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

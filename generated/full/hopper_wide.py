@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4b6707bf522621f2
-#   text hash     13f3756fcf387a7a
+#   content hash  726209bb15449484
+#   text hash     ffbd20c2eedad836
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  54502be53298b208
-#   text hash     097b2c690322300a
+#   content hash  b045b689737d8eda
+#   text hash     10926de00d88fdc1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

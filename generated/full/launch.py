@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0ced2a1a22536a48
-#   text hash     ea373650420220f3
+#   content hash  b4c6b4efc830f0f0
+#   text hash     836d4d4a92e5be6f
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

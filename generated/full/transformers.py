@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0f492e982a8bdbc4
-#   text hash     ef413da3a316effc
+#   content hash  f910dfa2646a618b
+#   text hash     f69340fe398734a2
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  991eddff422d1da8
-#   text hash     1e2a43d3342ad5a2
+#   content hash  3079535a65034eba
+#   text hash     58319e2b6a33c4d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6bce689c6bac7a3a
-#   text hash     d2a35d9b87cfb8bb
+#   content hash  4eb748c63e8a0f7d
+#   text hash     200bce0bb1ab3fc0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

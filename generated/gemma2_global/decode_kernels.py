@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c313fd674b144714
-#   text hash     9e32723c7202a669
+#   content hash  6d0e119a70164c52
+#   text hash     75c0658a6fc2e1a5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

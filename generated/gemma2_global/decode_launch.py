@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  80d4429264c4653c
-#   text hash     05f29b2bddc811d5
+#   content hash  09828c9d51972480
+#   text hash     bfa7268d3c682b37
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9ac4d7c839dba3df
-#   text hash     c06cb291126ce2ea
+#   content hash  b2c34b7a43cdf580
+#   text hash     1e71465eb3a8d2f1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d940d151ee2e87bb
-#   text hash     17d200222e486482
+#   content hash  6432ef5fcacb1fc7
+#   text hash     246b970d18f4669f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

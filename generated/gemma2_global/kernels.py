@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0ce360ef8d21a5e2
-#   text hash     a479ab8952a90e9c
+#   content hash  bd05c53cb7732c07
+#   text hash     bfe3747d3b3f35d2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

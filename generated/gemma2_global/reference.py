@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1b0f0a24a23f2064
-#   text hash     533d38b9295449ee
+#   content hash  fd7f1e0ba6758399
+#   text hash     537d27d7468ce4e4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9a2e2dfd1024281
-#   text hash     437ad5d4789a1a04
+#   content hash  24c35de12a4b3d22
+#   text hash     ac0dfe71f276b1f6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a02264f4dd8ec9b6
-#   text hash     7556edc4694e1fbf
+#   content hash  85ddf7c50d963b58
+#   text hash     eb13396e8eaff591
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b3a4171ac3eea5f2
-#   text hash     b77e6d5019fcef71
+#   content hash  de3bd29ec1e96b62
+#   text hash     82a8a03d165e3b25
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bce670ce2d2cfc03
-#   text hash     14930d60ac27cd6f
+#   content hash  0ac758ced7455f75
+#   text hash     eb922b3ec8e5a923
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

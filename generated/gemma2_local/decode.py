@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  474edfd29e917c3e
-#   text hash     87e2d79d459d06bc
+#   content hash  7f3a449c0a621dae
+#   text hash     d88d584cde9682ad
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  37fd25736eb11444
-#   text hash     a8049e985226653a
+#   content hash  3b15d0a4876bbc2b
+#   text hash     532086df6b77d145
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2af54bc3dcc67855
-#   text hash     ef03f19282b17394
+#   content hash  c2917a1c45910c0b
+#   text hash     11a62a8956c2228b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

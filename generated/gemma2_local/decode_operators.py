@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  935669b72dae8e75
-#   text hash     316433f88d4e9e7b
+#   content hash  7ee39b5fb55d5b60
+#   text hash     a95edb1812753219
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

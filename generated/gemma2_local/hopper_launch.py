@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c90cfeb2036739b
-#   text hash     eb307a44bce4550c
+#   content hash  d4cfa6d19a820779
+#   text hash     cb6bd9eff5f61bb8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a6ca272da0ae39a7
-#   text hash     329d69126dd7340a
+#   content hash  f56516932e10c3c1
+#   text hash     02f19e65262cebc2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -243,7 +243,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (q_len, scale, k_pos, q_begin)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0fd02d79da77ab59
-#   text hash     2b720f95a78966f3
+#   content hash  bc57d74f62805fbd
+#   text hash     87eefae5e1b2d8db
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0a64c65b5bd0fc51
-#   text hash     fc65f74f27cf8a43
+#   content hash  f32db14b9fcce8d8
+#   text hash     42583ac5dfb98157
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  abc4d7d3ddd89e93
-#   text hash     89e5534c678c005e
+#   content hash  280a440506f21580
+#   text hash     6a0709d6bbab5a08
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a3cb0b2c28fde67
-#   text hash     8b24264f4b6c1d13
+#   content hash  d97592f03827edf8
+#   text hash     0bd14e81b2cabc34
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d13b64b6f18775a8
-#   text hash     57d8bbbd943b18cd
+#   content hash  880d932f8b45abf0
+#   text hash     deec713f404b7bd1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 
@@ -320,7 +320,7 @@ def forward(
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale_log2, row, q_pos, drawn, seed, drop_below)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(0, last - full_last):
         k_start = (last - 1 - i) * BLOCK_N
         acc, m, l = attend(
@@ -509,7 +509,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale_log2, row, q_pos, drawn, seed, drop_below, rescale)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         dq = accumulate_dq(

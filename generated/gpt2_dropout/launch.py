@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0de6d2f309aa986b
-#   text hash     4b0deaa1ddab9c29
+#   content hash  f2ae6a9311cbf983
+#   text hash     b3ac0cf600e6994f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

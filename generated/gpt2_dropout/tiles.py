@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07e7c633c040c44c
-#   text hash     b5ef2d6dcf3ee7db
+#   content hash  a5abc91464cac150
+#   text hash     af1e973dea228d05
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

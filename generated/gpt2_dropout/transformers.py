@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f288528d54fdf463
-#   text hash     193e252e1f5a94e8
+#   content hash  6f572d4143acd24d
+#   text hash     977eaa14f0292754
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1319fbdfcb32eaa3
-#   text hash     da195d25cc5249e7
+#   content hash  f8a8ac01bec59e66
+#   text hash     b802edf5de6f103e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  97e809e5af3cc356
-#   text hash     ed859a047d9e0a43
+#   content hash  2cb85f6ad73564f9
+#   text hash     8a9727f0349716da
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  07ef6132cf5076c2
-#   text hash     b88fa7922cdd6c84
+#   content hash  fa995479b7482996
+#   text hash     12c5b5c89eee2869
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f671753e18917e0
-#   text hash     8877d8252d2fe9f1
+#   content hash  49e30160f9dd5141
+#   text hash     28e7366c02c7278c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d240a15a881a3ac1
-#   text hash     6dcc8cc2c126052c
+#   content hash  fbdb0e7a252a3de3
+#   text hash     1039f06fef3c66fe
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

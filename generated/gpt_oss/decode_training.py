@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c05676b467c228a9
-#   text hash     cd2f54c49966dc75
+#   content hash  2dad689852e7e08c
+#   text hash     6f7b2c90ab6fdbdb
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f29044c571ad371e
-#   text hash     3ebd767806835b0c
+#   content hash  77daba874170eb20
+#   text hash     7e96cc4facdde2e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c10710fb926af63c
-#   text hash     317d0f9a1b7d397b
+#   content hash  152496cfbe9b3182
+#   text hash     a8f754e608cddbfa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

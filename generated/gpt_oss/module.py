@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  affdb6d9fd145bb0
-#   text hash     738d474106bb5ea9
+#   content hash  49f90a7e4233a9a2
+#   text hash     55061b7e9b11715d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  72b5d159b95c64a3
-#   text hash     e3e25c1204c2f8a9
+#   content hash  9b7daa3c84d67cc9
+#   text hash     131462a957f7232e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

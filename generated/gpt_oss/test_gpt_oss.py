@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  01301176fba20270
-#   text hash     86fdbd3ebc2f9cc6
+#   content hash  ef308b76fa0b0d61
+#   text hash     e31879588492a875
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  96e7c1bdd94e70af
-#   text hash     e711a79c951bad01
+#   content hash  9a52998e95f95777
+#   text hash     73ee11163e2776bb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

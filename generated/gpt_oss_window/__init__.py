@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ee23311c9e662c6
-#   text hash     0821e664aea7147c
+#   content hash  4cab6295db2a4799
+#   text hash     0d310b7f312e3a56
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

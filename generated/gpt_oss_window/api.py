@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  abec3df018f37210
-#   text hash     2027599fa5d1ee76
+#   content hash  f04d5f648e131bf2
+#   text hash     918ba0b4ad38c5ee
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4e2a975d7f6697f9
-#   text hash     5046afb61c5deda7
+#   content hash  e4886dc1bef0d174
+#   text hash     b658d9c2c0a9c6b2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

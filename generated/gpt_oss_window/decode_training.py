@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  51a2d592bf165978
-#   text hash     369715da74c7d598
+#   content hash  3ec916a33f6c2a3a
+#   text hash     266f079b8fd8f17d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  02ef4ff2e51b05c6
-#   text hash     f9f1b03ff6a79234
+#   content hash  6da8060381022dfa
+#   text hash     083616325cc79736
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -499,7 +499,7 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    # no full tile may contain the first query's own key
+                    # m must come from a tile that is searched: full ones end before the first query's own key
                     full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
@@ -546,7 +546,7 @@ def work_through(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-                # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+                # a NaN counts as outgrown, too
                 outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)
                 asks = asks | tl.where(outgrown, 1 << nth, 0)
@@ -581,7 +581,7 @@ def load_keys(
     at, k_start, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
     STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

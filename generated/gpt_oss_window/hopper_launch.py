@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4d42065db82d9f68
-#   text hash     f4b608c0017ba04b
+#   content hash  b700e096f304e3f9
+#   text hash     7ad8574a7a1cc2dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

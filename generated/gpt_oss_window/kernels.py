@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  24b72aa3731a2c66
-#   text hash     1889063a698b1d54
+#   content hash  76e843b6766dc1cd
+#   text hash     bd397ae5c5b22a2a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  81d954abf41252e3
-#   text hash     d5650664c295c1a1
+#   content hash  13c66e21a500780f
+#   text hash     dd307bd485db9566
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

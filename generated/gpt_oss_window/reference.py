@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b2ce0577b2435f4d
-#   text hash     6051739ce14fa6b5
+#   content hash  eaa5123f33bfdb6b
+#   text hash     fdbece274be6b0e8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

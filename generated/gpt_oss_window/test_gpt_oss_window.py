@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b3c6100f6eb165c4
-#   text hash     ff8f092fa88a4f9c
+#   content hash  0e1a6e378d7eef36
+#   text hash     42acf18e20971e04
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

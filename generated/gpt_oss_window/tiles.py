@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  896c6db2c331503b
-#   text hash     bb097bbf72bc9da4
+#   content hash  ab8619e50419b75c
+#   text hash     c917bc6448933111
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

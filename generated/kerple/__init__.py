@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  374358d43add1319
-#   text hash     1316081e625f197d
+#   content hash  5cb7919409bb1a26
+#   text hash     4333aca2d6c47138
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2d3bc317622c3ec5
-#   text hash     bdadbb456d67ff0d
+#   content hash  75159b3da123e284
+#   text hash     0754d631189e1e80
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  89da9c1b186f2dba
-#   text hash     231ec352bc670f28
+#   content hash  0e4735beddfadfb7
+#   text hash     05128ac00f43f6b4
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d7a0e9ef2edf3524
-#   text hash     69db9087e5cd75f4
+#   content hash  29d4877e0dc53a97
+#   text hash     c660fdbdfd614bc7
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -246,7 +246,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head - k_start
         terms = (scale, k_pos, q_begin, by_distance_ptr, by_distance_place)
-        # a short last tile needs the mask
+        # the score of a key behind the last one is 0, which may have an infinite weight
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

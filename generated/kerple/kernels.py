@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4d2cbc10dff13618
-#   text hash     d373979c11877117
+#   content hash  90cfad355e08cf35
+#   text hash     35a366a608ce8ef0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

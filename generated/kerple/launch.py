@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4d72958bae0a4140
-#   text hash     a196607803f410a5
+#   content hash  6aee1097b3d06891
+#   text hash     f1bd6c19073d66a5
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b33d5f7d8e83b3d2
-#   text hash     998b857c088aa9f0
+#   content hash  e3c5857be3b5003f
+#   text hash     02562d493684ce9d
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

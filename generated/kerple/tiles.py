@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  06d1256511e19c8d
-#   text hash     d40a7b55c2dc157c
+#   content hash  652beb4d8f4f1bea
+#   text hash     2fd1a9a0579e5901
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

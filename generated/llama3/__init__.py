@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5285fd84d5c526db
-#   text hash     3718075ac7212434
+#   content hash  14dec6fa85cf3fdf
+#   text hash     435368b294ec09c1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ddb7fd616265a2e
-#   text hash     79e452ff21190bc6
+#   content hash  2a4461af3e9f2a54
+#   text hash     0f6d3af61e9bb08f
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

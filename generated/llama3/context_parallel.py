@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  00092518aad3f686
-#   text hash     563382486539ef61
+#   content hash  3259a15ccc9d3fc9
+#   text hash     37dd5b567f4b1591
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ab7aeda655ae0346
-#   text hash     8790fca41d1f593a
+#   content hash  8d760627c15eb3ab
+#   text hash     7bc36867a65f33a2
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  681eba47f5b370d3
-#   text hash     d22906ea0f472c5c
+#   content hash  31ad937349831d64
+#   text hash     3e69577ee7b12dc5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

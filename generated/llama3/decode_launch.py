@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c9dfda4ba7f25418
-#   text hash     27292eac4e719987
+#   content hash  24b8463718d41e56
+#   text hash     4c6a5121ec6ca8b6
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

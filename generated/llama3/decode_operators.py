@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1e34e4a53b808753
-#   text hash     90768f61de3e02bb
+#   content hash  7cf70687436f2874
+#   text hash     7fd16491de426a33
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

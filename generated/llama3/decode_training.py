@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d6ece69d7421a83b
-#   text hash     5ee28fe405285f16
+#   content hash  7c878870a73670b0
+#   text hash     6837de1d12c58569
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

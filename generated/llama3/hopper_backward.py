@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5bcee2058a19e4a
-#   text hash     e2417c8771470c63
+#   content hash  48e587f07361b6bc
+#   text hash     078728fe260ea7ae
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9de37b8058f88a00
-#   text hash     03a53c9d1e55ddee
+#   content hash  4898b25c338821ac
+#   text hash     e7e638f30891782a
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1cd8e1f853d98fb5
-#   text hash     6ff0bb413fce71df
+#   content hash  d97cf3dd44c69c70
+#   text hash     bba239faebbb2d66
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

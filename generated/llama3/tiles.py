@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0ab343718c6dfa2d
-#   text hash     e63321a9a92de9fe
+#   content hash  8f19e2fa42bc9bb7
+#   text hash     44b80fd8275a5161
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

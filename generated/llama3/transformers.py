@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c2910a8fccbf47fa
-#   text hash     1c842765815fa6d7
+#   content hash  b0f7c844ad9205a6
+#   text hash     c5f9214c94dc9304
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a67bf4ac7d906500
-#   text hash     742f4c1fb1fac067
+#   content hash  91751bcf9f774672
+#   text hash     42c07c1c7316c12e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cb4511909c59d138
-#   text hash     2d98267c67ec3469
+#   content hash  730d3ee0ac2db847
+#   text hash     4f11053d6c25feb1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -467,7 +467,7 @@ def load_keys(
     at, k_start, terms, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
     STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values, and pass on what else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_k_segments_k_buffer = buffers
     in_k_segments_base, in_k_segments_stride_key = terms
     LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e02d73db50b097a3
-#   text hash     4de1145e88a13369
+#   content hash  34c3e2160a4d3448
+#   text hash     3eda619c2741c992
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -295,7 +295,7 @@ def work(
                 terms = (
                     q_len, scale_log2, k_pos, q_begin, in_q_segments_base, in_k_segments_k, in_q_segments_stride_query
                 )  # fmt: skip
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

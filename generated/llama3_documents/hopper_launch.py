@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0e3371c607b6b12c
-#   text hash     06ad6de1a309571e
+#   content hash  520b7733ccd0cbd3
+#   text hash     f3c0c8904b8b1cde
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

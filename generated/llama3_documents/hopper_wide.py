@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  548e84345ea0ff0e
-#   text hash     800c31f9b5a6f1ba
+#   content hash  65b40200162a3c40
+#   text hash     63af6a0c20f3339a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -256,7 +256,7 @@ def make_dv(
             terms = (
                 q_len, scale_log2, k_pos, q_begin, in_q_segments_base, in_k_segments_k, in_q_segments_stride_query
             )  # fmt: skip
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  04834d3ef02a7ea0
-#   text hash     37d2e41bdaf892b1
+#   content hash  95a5adad8901a627
+#   text hash     f11843fc96d8d7a4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a20bc658f725bf67
-#   text hash     323fdbdebeb85580
+#   content hash  6f14fc5a7ed998ce
+#   text hash     9e1dc85854f0c404
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  431d5c64866faa50
-#   text hash     d0c88fe5e7adc82b
+#   content hash  a9f846bdd20785a8
+#   text hash     3b7f8294574bdbbe
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

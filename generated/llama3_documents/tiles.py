@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bac67be5a5fb3a71
-#   text hash     69ff773cdf40e727
+#   content hash  8048a32c3bfa2701
+#   text hash     6ccaf301866abf10
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

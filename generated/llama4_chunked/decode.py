@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0017b9ab6d6d5c1f
-#   text hash     e36e8589b393adfd
+#   content hash  7e87c90a7dd33119
+#   text hash     b8956f57eeb4f706
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8ae1cb0dcb8d0e6c
-#   text hash     3189a174b8b263a5
+#   content hash  ffb9be93bdf79b7e
+#   text hash     2a6079cbb181b62a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

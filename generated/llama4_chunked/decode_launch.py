@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  07f633a16d806c5d
-#   text hash     d0df0ed8876f968a
+#   content hash  227205a6a7c6bf2c
+#   text hash     bb7d5e685738fcc4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

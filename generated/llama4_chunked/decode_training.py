@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e31705f599a25f7
-#   text hash     c350384818336dd3
+#   content hash  181909e69d3c960c
+#   text hash     0b9e1ffe7c718e77
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

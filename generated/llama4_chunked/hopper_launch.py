@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f186c3c994bc1f8
-#   text hash     5a4de62a978610f4
+#   content hash  40b3bab485a6f375
+#   text hash     cd89243eca77bf02
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

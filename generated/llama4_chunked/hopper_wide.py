@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  00d687a41c1c6e4f
-#   text hash     7bfd7fe457a776ed
+#   content hash  844106018548ccb4
+#   text hash     db4f4cde528c2e55
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -236,7 +236,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (scale_log2, k_pos, q_begin)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2658fdc14891608b
-#   text hash     b5ce82e422f16ead
+#   content hash  aafbc86f52e14cbd
+#   text hash     326eeded85f0bdbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3988ff132d710cf
-#   text hash     c6b76ab8426dde77
+#   content hash  1faa3fdfa5d60fea
+#   text hash     d8560e51cdd65866
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a951be81b617a8d5
-#   text hash     75364faed1cb6e80
+#   content hash  3d4bebf33f8a8a54
+#   text hash     7d31869cdc1b3d2a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

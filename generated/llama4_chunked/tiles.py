@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43802ea90b286bc0
-#   text hash     ac195b259dc77ff5
+#   content hash  7d26c0f123dc5343
+#   text hash     8ca01c5267aabb5c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

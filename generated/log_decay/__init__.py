@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  002e7ec1f09ec1b6
-#   text hash     77031bbab417b66a
+#   content hash  33e02f9124df51d3
+#   text hash     60660b1b7cef18ea
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

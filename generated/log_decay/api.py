@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be303806ec3f4a1c
-#   text hash     378269ddc8443512
+#   content hash  5649873567947d34
+#   text hash     6af218e39a90d3e5
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

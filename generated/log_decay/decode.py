@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28d710123c26942f
-#   text hash     3a0ee74bece36ab0
+#   content hash  ab97e3deefab2b3a
+#   text hash     2907718847e25885
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

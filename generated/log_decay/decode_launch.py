@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1acb56e4e44cbc8b
-#   text hash     521d319481dda48f
+#   content hash  4061a2f0778fbe1f
+#   text hash     fc0cf5069799744f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a1b565b0ae62ea00
-#   text hash     579954bb71d3078d
+#   content hash  3701a2aef97676cb
+#   text hash     9fb546284340f192
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  12daf86a96de4da7
-#   text hash     b6cd4abccc448dba
+#   content hash  97b55f85ad918e14
+#   text hash     54a4d3875ff8b9d6
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

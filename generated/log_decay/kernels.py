@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae202c20241d4cd1
-#   text hash     83e9c4e5c7253521
+#   content hash  8b87424c2919700f
+#   text hash     4b382f64b3913fa6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  64af2b11bb4d3098
-#   text hash     cb5fbe177d8bc5fc
+#   content hash  22ac5d2de1146a99
+#   text hash     13369660c97653fe
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  54e738394827f536
-#   text hash     eccaf65dd0406939
+#   content hash  36e385188cce6ac3
+#   text hash     2befcd1ef2ebe9f9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

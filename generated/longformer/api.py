@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e4bb147814142d8
-#   text hash     97e8fafe21abe68f
+#   content hash  25a5544539fe1add
+#   text hash     c1a6ef4c735a83f1
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

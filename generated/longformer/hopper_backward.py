@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d21584b8c87b12a0
-#   text hash     c3f9af190e982ce5
+#   content hash  c9ce5011c900ab21
+#   text hash     bd890ba9f7f26d97
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -277,7 +277,7 @@ def work(
             terms = (k_len, scale_log2, k_pos, q_begin)
             for span in tl.range(0, 2):
                 first, full_first, full_last, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6975511b4d721b26
-#   text hash     e2a509eceb5ea0f5
+#   content hash  f882228951eb0f85
+#   text hash     06f10ec37cf8c529
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c5271d26644ffad8
-#   text hash     55f7933b6d4d4001
+#   content hash  f1d338af63d232e0
+#   text hash     804f5f33d13cc888
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -238,7 +238,7 @@ def make_dv(
         terms = (k_len, scale_log2, k_pos, q_begin)
         for span in tl.range(0, 2):
             first, full_first, full_last, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

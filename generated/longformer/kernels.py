@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b59fde3e7a2622e3
-#   text hash     c5b1c5a163a61dad
+#   content hash  3194ab4c4d0e5674
+#   text hash     9e13c516055ec28e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

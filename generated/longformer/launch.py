@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  52e3f48c5d38cedf
-#   text hash     4be64150a13fd9e7
+#   content hash  eff033e823b4b182
+#   text hash     4c525a074f41fdf4
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

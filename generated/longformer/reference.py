@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00df4a59ac1b73a2
-#   text hash     8d9bb5eae03f376b
+#   content hash  44da4bd8847ec2fe
+#   text hash     1082976ae34b2339
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

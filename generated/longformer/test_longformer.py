@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1ab51bf0f17cca05
-#   text hash     cd8c9484ccd38336
+#   content hash  26894793783beed1
+#   text hash     40790aa295f44177
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

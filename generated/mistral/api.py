@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa252aeb4dc668bc
-#   text hash     4591d087262a7426
+#   content hash  5b048f8a725556a4
+#   text hash     f5bffceadc43c27a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e9e6a7551da5dc7d
-#   text hash     1ed5e5ac3f6b5a50
+#   content hash  b57876e254a9c2fd
+#   text hash     eb4022aea786c56c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8e5ac703cacaf434
-#   text hash     c2b3b1a43d0a47a6
+#   content hash  b7315104c37a4215
+#   text hash     f34bf13ba041132c
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

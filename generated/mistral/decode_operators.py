@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bb3d44ae54780846
-#   text hash     f3e12f86e6dbe7e9
+#   content hash  b229138c4ad97125
+#   text hash     f47b19c30eee6e36
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

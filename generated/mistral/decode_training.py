@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6d5790b05b777a6c
-#   text hash     3fa7f02243c58b7c
+#   content hash  175c5d0a0fe487bf
+#   text hash     1feef15c928c2ef8
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

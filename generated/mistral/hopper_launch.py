@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd64527791ef7269
-#   text hash     562682cd5f4df63a
+#   content hash  c12f64d45828fb5d
+#   text hash     830f5b3c02649fcf
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d98cdc5d89609af7
-#   text hash     e011e701cb0ee3de
+#   content hash  563897a59bbe8300
+#   text hash     77e63f4a6949f4a3
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

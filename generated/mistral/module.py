@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  283026b3a3702ca9
-#   text hash     18a93cffbd583e5d
+#   content hash  f7b32dbeefbe335e
+#   text hash     2811b7241e9e833a
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92b0b107e844529b
-#   text hash     e28425536c7d6618
+#   content hash  a294c0768199772e
+#   text hash     aaab3005d8d4e35a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

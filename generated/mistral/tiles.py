@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e36928ee00f644c5
-#   text hash     eabe62a734dc0436
+#   content hash  2a0b6bf1e0633acf
+#   text hash     3e8f4ee9260e8455
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a6a61c790fa2f9fb
-#   text hash     eaf66824053f0989
+#   content hash  9f85c59eb24a0a69
+#   text hash     33e79e088b89def6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

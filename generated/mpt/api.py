@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e7213f1873224c93
-#   text hash     35044358c8f059f3
+#   content hash  8f37aa78b6955721
+#   text hash     6b36b2f01eb9ee35
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9153de82ef379a52
-#   text hash     2ef4eebfb259a0fb
+#   content hash  1909f38ef2fa152d
+#   text hash     38d6e8e89551b2db
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  763f704e178761e1
-#   text hash     b63ad29dcab40027
+#   content hash  c6710d83f5bcaab9
+#   text hash     ed787356167e101f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  048740d148432367
-#   text hash     4b7420269c3f9075
+#   content hash  f98c60a8020d5425
+#   text hash     eef6bf8ee1bc8a64
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

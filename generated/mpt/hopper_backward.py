@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fa11e51aa92bc892
-#   text hash     81aeeaaedd6b7cca
+#   content hash  7acd9cafac5e3a3f
+#   text hash     63b8cf4a155e3d07
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -285,7 +285,7 @@ def work(
                 else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
             )
             terms = (q_len, k_len, scale, k_pos, q_begin, in_prefix_len, in_slopes)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bedf850878958c21
-#   text hash     68963665ccc897b4
+#   content hash  dc708003800ca47e
+#   text hash     bd4a6ff35a07d118
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

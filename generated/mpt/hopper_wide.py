@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53dec3672be250c5
-#   text hash     57f2c91a46d779b4
+#   content hash  b72a77540f0cd372
+#   text hash     65efff39bcc77004
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -248,7 +248,7 @@ def make_dv(
             else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
         )
         terms = (q_len, k_len, scale, k_pos, q_begin, in_prefix_len, in_slopes)
-        # a short last tile needs the mask
+        # the score of a key behind the last one is 0, which may have an infinite weight
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

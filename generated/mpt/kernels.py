@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1141e7be5393192c
-#   text hash     2d1d2a19bee28107
+#   content hash  70ed1d6e7c721cbe
+#   text hash     216f1026825ad07b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bc2dc0daf0d612f9
-#   text hash     18f61821dcc1a814
+#   content hash  8ba56ee0b2f27f58
+#   text hash     d64b81f95effca7b
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a0228163441d4bc6
-#   text hash     ee5546abaf394676
+#   content hash  434c002cb780768e
+#   text hash     2bd33f45919a8d8f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cacb765af136b035
-#   text hash     111dc8c25dea9c53
+#   content hash  17374c0cad5e6408
+#   text hash     fd8449bdb2f32d44
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ab730de98d1682e
-#   text hash     e17a149cc6dfefdf
+#   content hash  500af19885c91775
+#   text hash     e53b476df942d4d6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -461,7 +461,7 @@ def load_keys(
     at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a9c6914fa41b1439
-#   text hash     58af834105b3d901
+#   content hash  9f6bb1fad25b136c
+#   text hash     f0ae5a30dceb1b33
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3ab8ece70530870e
-#   text hash     c61c214b1428e977
+#   content hash  7e32e943dd9ab629
+#   text hash     c9b28d1d8354b8c8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

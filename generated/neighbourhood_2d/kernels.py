@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4217209cd63f6325
-#   text hash     8ef65c72675f22a8
+#   content hash  483cb857ebbc3b14
+#   text hash     cfa4bfee9005b742
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fee026ff8421a43e
-#   text hash     2cc7f11a044ea62d
+#   content hash  07454b03ea039e22
+#   text hash     f860a98c842e7b62
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d139d5393ffa1127
-#   text hash     9debd32367c12dd7
+#   content hash  6c75a2fa0d15ec65
+#   text hash     53174a50dfa7723f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d3c4f6cc9d0c3251
-#   text hash     077b38e724571477
+#   content hash  cba2434ebac050dc
+#   text hash     6f4530973ce2efd8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7a5ccd50a6934f5d
-#   text hash     3c60e2091a7e1017
+#   content hash  84a338a1a6778692
+#   text hash     fa6108f69619f68f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ea70e2b26c1053fe
-#   text hash     e95cdd90d7f20e8b
+#   content hash  bbc42278df632036
+#   text hash     91f308d1711af4cb
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -531,7 +531,7 @@ def work(
                 )  # fmt: skip
                 at += 1
                 visits += 1
-                # no full tile may contain the first query's own key
+                # m must come from a tile that is searched: full ones end before the first query's own key
                 full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                 full_last = tl.where(again > 0, first, full_last)
                 rest = last - 1  # tiles before this one remain
@@ -564,7 +564,7 @@ def work(
             fence_async_shared()
             # [64]
             lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-            # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+            # a NaN counts as outgrown, too
             outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
             lse = tl.where(outgrown, float("nan"), lse)
             verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))
@@ -579,7 +579,7 @@ def load_keys(
     at, k_start, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

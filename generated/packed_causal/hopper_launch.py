@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c202ddd0f688b1d4
-#   text hash     3f3a27ca8f7ca3d1
+#   content hash  d9449f52aebfd622
+#   text hash     b694ae5fef47b305
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  604ff9320f57a8a7
-#   text hash     b25c55bf6e26094c
+#   content hash  0b7d2314799f4aba
+#   text hash     fb08a3939131f660
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  07a9d6b5d8eed580
-#   text hash     a666d9b80d7ca617
+#   content hash  2da6477c72968c39
+#   text hash     6770ebb6c514c110
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

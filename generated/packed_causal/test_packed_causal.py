@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9922f576dd8185b
-#   text hash     45b6064c815e6c5b
+#   content hash  e8eed82b1896fbf3
+#   text hash     d55754ee8a441235
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3499133959af38b6
-#   text hash     f41affc85ee2f162
+#   content hash  9464dbc8beea37f8
+#   text hash     0929b6932218fcd7
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

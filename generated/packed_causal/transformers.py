@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d2ece890c769ebe8
-#   text hash     44a4a63088d59f5b
+#   content hash  c67352b7abe6a621
+#   text hash     2ba0e87c2b57c676
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e7b2e7a055df67a6
-#   text hash     0f08df61cb3ad900
+#   content hash  3a5f2c6e78c1af09
+#   text hash     93ffe1f05d16c291
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -517,7 +517,7 @@ def work(
             fence_async_shared()
             # [64]
             lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-            # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+            # a NaN counts as outgrown, too
             outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
             lse = tl.where(outgrown, float("nan"), lse)
             verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))
@@ -532,7 +532,7 @@ def load_keys(
     at, k_start, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1a75e743497081e3
-#   text hash     ecf698f0cb8b28bf
+#   content hash  b5a096e2673e28ed
+#   text hash     87ee4302008ea7e6
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4fde297a399f08c8
-#   text hash     91022caf90e744f1
+#   content hash  d131e726e5b1a44d
+#   text hash     efa14e1789e59027
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5f1d169cb6cd626c
-#   text hash     a9b40dc136c5352b
+#   content hash  19455561cf0bbaa3
+#   text hash     adc67427309ef1bd
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -329,7 +329,7 @@ def forward(
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, k_offset, kv_h, k_len)
     terms = (scale_log2,)
-    first, _, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, _, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
@@ -424,7 +424,7 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, _, full_last, last = query_tiles(q_len, BLOCK_M)
+    _, _, full_last, last = query_tiles(q_len, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_len)
@@ -524,7 +524,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, k_offset, kv_h, k_len)
     terms = (scale_log2,)
-    first, _, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, _, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         dq = accumulate_dq(

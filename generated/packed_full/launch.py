@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e86791a3f26058be
-#   text hash     ea7eb3fe17daa16f
+#   content hash  254d02261783fe77
+#   text hash     70ff1fec36ba30d1
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  51901d88f6fe3a35
-#   text hash     800040ff6d11d13d
+#   content hash  10b796f1913b1325
+#   text hash     001d1c41cef47df3
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6200203beb6ee741
-#   text hash     6b8c5ffc51ab1bb5
+#   content hash  af05336dbacb45fc
+#   text hash     29675fb9a2ea48cc
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

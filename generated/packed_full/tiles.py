@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c219800779d335a9
-#   text hash     312e0ce792a410c8
+#   content hash  ba34b208fd048a27
+#   text hash     47954abbe8ec9a94
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

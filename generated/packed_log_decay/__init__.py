@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  34fbeb30e0c6529d
-#   text hash     4beaf34bfc37b97c
+#   content hash  396a28f5892b3af7
+#   text hash     4f07e88092d57f27
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

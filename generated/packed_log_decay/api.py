@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d9ed3b8b7c7990f4
-#   text hash     fad720b5b9569e27
+#   content hash  28fe669d5918f190
+#   text hash     a0410e6915719c19
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  903b932175d67226
-#   text hash     ceed87e4a35c0c0e
+#   content hash  d41a0bb3d59ebaaf
+#   text hash     de1793a170e383e8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -566,7 +566,7 @@ def work(
                 )  # fmt: skip
                 at += 1
                 visits += 1
-                # no full tile may contain the first query's own key
+                # m must come from a tile that is searched: full ones end before the first query's own key
                 full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                 full_last = tl.where(again > 0, first, full_last)
                 rest = last - 1  # tiles before this one remain
@@ -607,7 +607,7 @@ def work(
             fence_async_shared()
             # [64]
             lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-            # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+            # a NaN counts as outgrown, too
             outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
             lse = tl.where(outgrown, float("nan"), lse)
             verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))
@@ -622,7 +622,7 @@ def load_keys(
     at, k_start, terms, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values, and pass on what else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     (
         in_log_decay_base, in_log_decay_anchor, in_log_decay_desc, in_log_decay_stride_token,

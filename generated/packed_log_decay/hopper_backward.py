@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9c044e1617a5cc8a
-#   text hash     b4f030016b252a69
+#   content hash  4ebf353981a1860c
+#   text hash     fcf280bce16b0219
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

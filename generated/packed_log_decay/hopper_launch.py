@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e866b281256774b8
-#   text hash     c236e31edfe8d7d6
+#   content hash  2c78b7a071db0fd9
+#   text hash     85d219b6fdee1532
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

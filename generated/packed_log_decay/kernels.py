@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a775c8980f708834
-#   text hash     1de6175e13dcd03d
+#   content hash  3b08a87055143b73
+#   text hash     c24f4fa7ac5ebd31
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f02530685bb4686
-#   text hash     fef6e51cbad67282
+#   content hash  7b61e0ac2b95291d
+#   text hash     2656b1f4dfee4887
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e3e54e15fa4d93a2
-#   text hash     484ce4ad21f580df
+#   content hash  7c1ddfcba0d15785
+#   text hash     c3d421759bb80339
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

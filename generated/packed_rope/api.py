@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2f881c48b5fec19c
-#   text hash     80ac038de20f4c93
+#   content hash  ec26afb5e12cb2f9
+#   text hash     4dbc81d6acd39f66
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2253c1d4fad2bf8f
-#   text hash     8e22dee0d8d14af1
+#   content hash  4df2fd823fc710c4
+#   text hash     c3483bc89dc9e9b7
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

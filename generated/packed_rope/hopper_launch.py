@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df655135d5762069
-#   text hash     4bdd1a83d1f8044e
+#   content hash  dfed955d2b92e502
+#   text hash     84c61e93719ccb1c
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

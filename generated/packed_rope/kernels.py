@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  77f1b18b475b2ec7
-#   text hash     c54219689b2b11c2
+#   content hash  7fe490a193b41f1d
+#   text hash     d0740f2a1fb8876c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

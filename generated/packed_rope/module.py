@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ab39b22aa7e67756
-#   text hash     e7f13f33dc8ac4bf
+#   content hash  4143fa943a845199
+#   text hash     5af0d1ea6313ebfb
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  99a58965f1932963
-#   text hash     b6d57a5b9b62607b
+#   content hash  d61c8dd07306782e
+#   text hash     15377ec8efdee3b9
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

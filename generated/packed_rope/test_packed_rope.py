@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45256c15ea686d71
-#   text hash     2af352fd7eb3017b
+#   content hash  f8c1324f15461825
+#   text hash     036c9c1b02c216b0
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

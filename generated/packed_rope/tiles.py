@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  444fe8de76935507
-#   text hash     6f882ce6de7255c8
+#   content hash  09e8ee0f8ad8f4e0
+#   text hash     93592689a523fd17
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

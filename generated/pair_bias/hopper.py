@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  145a86bc313fb631
-#   text hash     f282c22cb6d28cd5
+#   content hash  d081b8a8106653ac
+#   text hash     6aa113d20f1b46a3
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -444,7 +444,7 @@ def load_keys(
     at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr, in_bias_batches, in_bias_heads, q_start, in_bias_desc, WORKERS: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys, one of values and one of in_bias."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, in_bias_stages = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3c23462b2c29df70
-#   text hash     039f396ec6fbef79
+#   content hash  b2b80d1967282535
+#   text hash     bf0572bb178c0ec3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 
@@ -319,7 +319,7 @@ def forward(
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
@@ -405,7 +405,7 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+    _, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
     # a single head: without a loop, the compiler generates slower code for 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
@@ -418,7 +418,7 @@ def backward_dkv(
         )
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
         terms = (scale, k_pos, k_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
-        # a short last tile needs the mask
+        # behind the last key there are no values to load
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(full_last, last):
             q_start = i * BLOCK_M
@@ -514,7 +514,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, row, q_len, in_bias_base, in_bias_stride_query, in_bias_stride_key)
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         dq = accumulate_dq(

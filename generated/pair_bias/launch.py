@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2be21d45075c6f1b
-#   text hash     69bff7b865932171
+#   content hash  790efa74f3d8fc57
+#   text hash     e50ec258b2a85f8d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

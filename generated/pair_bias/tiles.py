@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b67d3eb379837259
-#   text hash     15463d7d1f485134
+#   content hash  faf9d8fa2a9b7bf9
+#   text hash     1517d7382d266399
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

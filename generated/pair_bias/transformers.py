@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  84b5c345f1bc99c4
-#   text hash     430c0666df92e6a4
+#   content hash  22b099be8fe40951
+#   text hash     6749a0eafafdc43b
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  901ff1c49bc0b5a8
-#   text hash     6660ef4aa13c9f6c
+#   content hash  6a50bc74bc91db18
+#   text hash     9c5e1cf0ba22a1d5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

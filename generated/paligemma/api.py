@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4e8261b633763e3c
-#   text hash     31cc0cf911636e19
+#   content hash  4fa4d5174a982440
+#   text hash     e5522490c4462fcd
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

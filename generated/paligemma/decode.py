@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb0c483f94e791c9
-#   text hash     d8c8f6f65851c3cb
+#   content hash  a6375f1fd115e1e0
+#   text hash     8c2515eddf96b640
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  21b0e595de9c6882
-#   text hash     9f59e7d15d757b01
+#   content hash  6a0dbe0f17ef72de
+#   text hash     b14c114d9767ad43
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

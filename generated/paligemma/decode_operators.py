@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c7753c0163567c8e
-#   text hash     a2bb02f4492fbf2e
+#   content hash  106298334af1fd39
+#   text hash     c8643658de7be098
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

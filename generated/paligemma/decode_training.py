@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f5944f23fd70d49
-#   text hash     c6893a0d4ce82d07
+#   content hash  1ed737e03de16878
+#   text hash     e8621fb004ff8890
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1da2d57ed442768e
-#   text hash     dadf6e516211f502
+#   content hash  7f813738df921471
+#   text hash     fc0d3b8d9b2b838a
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -327,7 +327,7 @@ def work(
                         at = pass_by(
                             at, keys_of, exchange, queries, BLOCK_D, STAGES, WORKER
                         )  # fmt: skip
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

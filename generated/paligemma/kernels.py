@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c3bb363abe5b7fd8
-#   text hash     9dc961b39c04d0fe
+#   content hash  736ac935b00e933d
+#   text hash     6035b91fd5d96289
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fef2ea6629db40c4
-#   text hash     3d187344561377be
+#   content hash  fa8e29f49feb8e39
+#   text hash     d2933c0da7acaeee
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

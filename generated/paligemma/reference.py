@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d467fab0d64e930d
-#   text hash     93982e46867c24fd
+#   content hash  890a8895b6f76a12
+#   text hash     8f3ab1008e9f563b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  48b2f42708fce221
-#   text hash     0080bff501aa1d0c
+#   content hash  10420a2bf257213e
+#   text hash     d04485ec08a469e4
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

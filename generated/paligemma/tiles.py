@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6819cf90e66443f4
-#   text hash     5ca5e81789c25cb1
+#   content hash  f960537675fd13d6
+#   text hash     5f1c9e92581e7bf7
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6d5fa505dcde9593
-#   text hash     3f871b77240ba2e0
+#   content hash  dc3b5f915ab2d4e6
+#   text hash     c7c3efb565fbbc4c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  613fbd46aecfaa83
-#   text hash     01adc1f60ea3dc27
+#   content hash  a8ded86a25ccca4a
+#   text hash     bd4d33e5f98befa2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2105b7fff49405b
-#   text hash     436c8bb6945ad9fb
+#   content hash  1baeeaa0dd90454f
+#   text hash     ca4092ad9fd9d88b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6d95ced62b59e66c
-#   text hash     37152d1dfec586c6
+#   content hash  ebd87de471dfa5e4
+#   text hash     aacfbab42e12f349
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

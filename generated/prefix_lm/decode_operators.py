@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  42827afe0f6ecf15
-#   text hash     fbd093fab2dc3a18
+#   content hash  a30038d71f8b27de
+#   text hash     521c1ca90c86ad40
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  35ca042fb85b1ab0
-#   text hash     5c894b0f185f5619
+#   content hash  9547c80f527686ab
+#   text hash     43d837ee715dfa78
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -326,7 +326,7 @@ def work(
                         at = pass_by(
                             at, keys_of, exchange, queries, BLOCK_D, STAGES, WORKER
                         )  # fmt: skip
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  29bed54aef816bf6
-#   text hash     352e35d6ddb3eedf
+#   content hash  85ff886d9814440c
+#   text hash     9e412db7960c1df7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e6a6a83c15d4425c
-#   text hash     6e580d2feff47958
+#   content hash  728b1beabac4f357
+#   text hash     bfd283b1fb485baa
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

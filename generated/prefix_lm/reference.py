@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6aa98f502d42c2c1
-#   text hash     1772d9322263dedb
+#   content hash  6b3cac142cabd71a
+#   text hash     ca519b9873f78fc9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

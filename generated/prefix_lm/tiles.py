@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  26552e401a14b969
-#   text hash     a5508dadb38a4d5b
+#   content hash  d827718950a75ac1
+#   text hash     fe7b0804d3f07b79
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd2c26b0eb0a3803
-#   text hash     c26c9ff8087408a7
+#   content hash  764cb17ed5cadc74
+#   text hash     3519262421393ced
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  caf711814c35ba14
-#   text hash     8be1fc908644ef09
+#   content hash  3af905ba6b674c57
+#   text hash     dbdb870f01112b16
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

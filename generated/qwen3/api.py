@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  12d5964bb6942a77
-#   text hash     3975f65f916ce072
+#   content hash  6f7aa206071c50cc
+#   text hash     75546c6fb774d74d
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

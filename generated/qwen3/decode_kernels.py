@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bfa5c415186a4139
-#   text hash     ca53a2e2ca0ec12a
+#   content hash  148dd67018ef431a
+#   text hash     d9f6d437e87e9ed5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ee4f1876a40f563b
-#   text hash     90e2ca4530f35e2d
+#   content hash  bcd0c84a78c80bbd
+#   text hash     55b1fc6e6955bbec
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

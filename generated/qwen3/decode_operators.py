@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  151a774d32fc94eb
-#   text hash     ce5f4ee76c1889cb
+#   content hash  edff87cefc2b3f90
+#   text hash     e015ece9e4804ca0
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

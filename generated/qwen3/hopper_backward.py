@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73214ea13faf7e07
-#   text hash     8892535a0c0057e5
+#   content hash  5316562c8ce3f5b6
+#   text hash     49128f6af2107260
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  da6b271d38981d09
-#   text hash     6ee03e275d9d903e
+#   content hash  d6ea75c5141f8e48
+#   text hash     25d3f630e548e0c0
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

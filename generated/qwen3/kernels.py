@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e71172ab0adaa87f
-#   text hash     3112ac963c143f47
+#   content hash  35501f3fa4532f74
+#   text hash     104a0be553b9f64e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

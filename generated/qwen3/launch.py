@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  841870b0fd952b90
-#   text hash     ed988737d2ace381
+#   content hash  b3cd2a48808d2ae0
+#   text hash     e86a31069959dcac
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  425158afb6cd38e5
-#   text hash     b3a5299c519625ab
+#   content hash  70f154c041a737ef
+#   text hash     8f8ee7d70b410346
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  54e812d01b5ff3a7
-#   text hash     8a49813dd0134321
+#   content hash  8ff57964a702c75f
+#   text hash     cad873fb6cd94d2b
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

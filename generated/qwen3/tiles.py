@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d4ab5cccd863803
-#   text hash     5f6af5dfd0b233f3
+#   content hash  4924ae796545a0b8
+#   text hash     9e89ca7c41233011
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d0f891e538ee3193
-#   text hash     c63eeccbd22efe72
+#   content hash  c19db50e366b9d1d
+#   text hash     4f84bf1049ec1eb1
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

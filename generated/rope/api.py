@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa47e9a5d8fcebd4
-#   text hash     196cc9bb423ca560
+#   content hash  6a013a9ea215cf0b
+#   text hash     19d928cedce7eb73
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b6d0393b5c52dfb9
-#   text hash     16855e06e7a725ce
+#   content hash  fe6e7897e817f963
+#   text hash     326744006be2e680
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

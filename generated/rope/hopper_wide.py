@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ef10f6771ca97ed4
-#   text hash     78e3dde2dc97fafe
+#   content hash  97b7463967296803
+#   text hash     d74d6aeecc4a3864
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -234,7 +234,7 @@ def make_dv(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         terms = (scale_log2, k_pos, q_begin)
-        # a short last tile needs the mask
+        # the score of a key behind the last one is 0, which may have an infinite weight
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

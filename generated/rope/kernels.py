@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c213d7591eb52e71
-#   text hash     d8bce3fdca8f62d0
+#   content hash  a557cabc6d75143d
+#   text hash     5a9c862c86ddd5b8
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

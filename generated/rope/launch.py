@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  273b63ccfe778588
-#   text hash     d0c02c0e54f589f9
+#   content hash  df6529a1a1a9a16e
+#   text hash     1a76de8996d2454c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

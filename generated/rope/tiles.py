@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8054bb645a68f646
-#   text hash     5b49bd7ba95f313c
+#   content hash  5ca7d3ec3e1697b9
+#   text hash     3eb98000c64e838a
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1a522e0fbd5305ff
-#   text hash     bd01dd2b41f9b618
+#   content hash  244d488fed924b42
+#   text hash     37810f815c3ea6d6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4b74715a422a5515
-#   text hash     556aba5a3faf2d19
+#   content hash  c48e96c9fc894ce3
+#   text hash     d4237f3393adfdde
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

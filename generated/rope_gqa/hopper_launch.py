@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  acaed8dc53b333f9
-#   text hash     3a21dea84541e01a
+#   content hash  15042e0cda615af7
+#   text hash     881b8580c708579a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

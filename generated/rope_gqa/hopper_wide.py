@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  190864043343d89d
-#   text hash     65a5550e886b57eb
+#   content hash  1e75b6eaae91efbc
+#   text hash     c2fa06ddeb363f6a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -236,7 +236,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (scale_log2, k_pos, q_begin)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

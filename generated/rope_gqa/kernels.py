@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8e04b48afbb0e750
-#   text hash     cb210ee4d7298a06
+#   content hash  1e4502f0eae1d325
+#   text hash     f1a6487bd11bc806
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  13399c62b803c796
-#   text hash     0f2d22591f1b0438
+#   content hash  78a2f1026c2def59
+#   text hash     8a1f17dec4a966d0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

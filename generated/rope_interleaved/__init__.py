@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a93bf2dac56ae739
-#   text hash     52fee27405c9c04c
+#   content hash  bb4a5cf1a1f879c8
+#   text hash     cfd601fd32bc7f7e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

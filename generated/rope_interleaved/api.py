@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d7ac23380aed077e
-#   text hash     eb4a79353e8aa6d9
+#   content hash  a699b499e6a8dfc5
+#   text hash     777b00846b2f4658
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  974aa334cfebe316
-#   text hash     2721ce6e3bc0ee3b
+#   content hash  821a4a13cc22bc58
+#   text hash     01cde162c682df58
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

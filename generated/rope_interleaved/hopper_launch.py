@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6a3f29b5b293e011
-#   text hash     a41f8093c4e6b6c1
+#   content hash  9774be6419013de9
+#   text hash     99ef05742aece88e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

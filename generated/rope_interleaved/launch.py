@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21259cc34d5030f7
-#   text hash     ec7eb65f907837a6
+#   content hash  151fc125880b3571
+#   text hash     185776b99a6647e4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

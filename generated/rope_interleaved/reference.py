@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f95d2eeb789102ad
-#   text hash     6b45fcb16dead406
+#   content hash  8b59dd028e8b72e2
+#   text hash     cfca456f472ae7b1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

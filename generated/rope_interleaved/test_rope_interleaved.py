@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b09d6cbd79d4a1e0
-#   text hash     6e37a282d8634d77
+#   content hash  9c0c7633936917a3
+#   text hash     40e4d28805c870d5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c56bd9b9ac6c6926
-#   text hash     6506b1d5677f1037
+#   content hash  7f42021411398099
+#   text hash     ea88bc8d2bb6293d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

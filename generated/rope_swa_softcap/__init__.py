@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  127bade44abb442c
-#   text hash     14d09ef7edb6be1b
+#   content hash  c14cfd8a8d3609b0
+#   text hash     983b6457d0ae6486
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e0c979a831bdd4fb
-#   text hash     17eb9dc85e9b315f
+#   content hash  8c21614d1516c1a8
+#   text hash     68104ede07d42c78
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

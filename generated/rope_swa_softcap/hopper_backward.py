@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  428910c7d324602b
-#   text hash     24550e8a5b44e1ae
+#   content hash  3c6911be64c9691d
+#   text hash     635391dafb63bdbc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

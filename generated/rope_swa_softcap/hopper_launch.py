@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  616d36e7a18b2f50
-#   text hash     b4e2c5fb3d9e2b54
+#   content hash  282c643ce9966ba5
+#   text hash     39e7b0c489f93eec
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c5eab002f6d78f7b
-#   text hash     76aafbcc8a67ab1e
+#   content hash  1194427a76ebc061
+#   text hash     3908d415d72f6a23
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

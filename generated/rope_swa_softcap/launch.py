@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  19e957384866a715
-#   text hash     54736a8bf20483be
+#   content hash  9f37eb6f14aca1b7
+#   text hash     90e4c3069586c4c8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

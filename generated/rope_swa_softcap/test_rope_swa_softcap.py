@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  51fd7cfe28e8adca
-#   text hash     82c10c100c377f87
+#   content hash  eb8dffa58f8c2ba3
+#   text hash     22ac32c7ce0362c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  62e6285c64fcc892
-#   text hash     3d5b58f701bb6e6b
+#   content hash  6b614b305c760f78
+#   text hash     0365803ff855933e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  40fee8f1d40e9cbe
-#   text hash     af6f4cc96a4d56df
+#   content hash  b236af393a26faed
+#   text hash     c945f4178378d0fd
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  741b9c8a5beea39e
-#   text hash     e3989a575674556c
+#   content hash  e87f8368b5f37d29
+#   text hash     19bf9eca0da26313
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

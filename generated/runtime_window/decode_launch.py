@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d4c6815058c5882
-#   text hash     09fb6bf8b308f73d
+#   content hash  8bc6d2cce2cc5e25
+#   text hash     6683a84b65d0554c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5939fc0851deaf4d
-#   text hash     e8ae5c7d54a67151
+#   content hash  d0b2825afcadcbae
+#   text hash     82d172a6319542a4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  49a739e4bc24e667
-#   text hash     274dff8819ebb318
+#   content hash  cb1259b31d128d3f
+#   text hash     fa14f257cb20444b
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -324,7 +324,7 @@ def work(
                         at = pass_by(
                             at, keys_of, exchange, queries, BLOCK_D, STAGES, WORKER
                         )  # fmt: skip
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  58fcbd33a6c4fe76
-#   text hash     b7101b5e22f04c3b
+#   content hash  f6952c86fbeb4eac
+#   text hash     1aaebdfb8a65c5d7
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

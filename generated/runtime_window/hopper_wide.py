@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  97b048b69f99ae2e
-#   text hash     73d3a48aae744aa3
+#   content hash  1e0a2e855e482cc7
+#   text hash     9654270ff8b15d5f
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -239,7 +239,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK_M)
         for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (scale_log2, k_pos, q_begin, in_window)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

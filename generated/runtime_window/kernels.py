@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d3e95132ba18a752
-#   text hash     c0fa9b0bea4948ac
+#   content hash  6fcad043e324ad44
+#   text hash     23ab410a7d01d5ed
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

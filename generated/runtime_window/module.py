@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3d670e256a0da410
-#   text hash     2c2a68d4798753a9
+#   content hash  786513b973a00732
+#   text hash     f7bb15db93e2aad7
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

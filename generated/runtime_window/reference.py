@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eeb0931c8cc85238
-#   text hash     effc29f9d95173e0
+#   content hash  682b965377efb2ca
+#   text hash     932ab96022dd578f
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

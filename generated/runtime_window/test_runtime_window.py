@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5955ec3be22fb24c
-#   text hash     1fff3c5475d676ec
+#   content hash  0def9d8c8e689740
+#   text hash     c401e201d03e710b
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

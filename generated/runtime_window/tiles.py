@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47835700de1283c7
-#   text hash     2c96bccc47debf59
+#   content hash  08eb2ec314491a6e
+#   text hash     030a75354e419914
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  15a505d63b7830b5
-#   text hash     e6064e7048ab2ad8
+#   content hash  d2f1e2c457242eeb
+#   text hash     05de7992fd53f5be
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

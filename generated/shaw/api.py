@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d306636b80536b0e
-#   text hash     88b267c5c9d1f836
+#   content hash  36f5504aebade7ad
+#   text hash     dd57a00b3650d1c3
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2edbb23f782e9a98
-#   text hash     5326886194de250e
+#   content hash  70cc79ceae0d7809
+#   text hash     9a01c0d4a0820ed8
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -457,7 +457,7 @@ def load_keys(
     at, k_start, b, h, k_offset, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  75e6b3bf8733504d
-#   text hash     3e517399042a7393
+#   content hash  2fb815d4fdece3e1
+#   text hash     d6767487dc4c97a7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
@@ -336,7 +336,7 @@ def forward(
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
         in_distance_score_stride_entry
     )  # fmt: skip
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
@@ -434,7 +434,7 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+    _, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
     # a single head: without a loop, the compiler generates slower code for 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
@@ -562,7 +562,7 @@ def backward_dq(
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
         in_distance_score_stride_entry, in_distance_score_at_sum_ptr, in_distance_score_at_sum_row
     )  # fmt: skip
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         dq = accumulate_dq(

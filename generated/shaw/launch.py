@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  278dfea878abbfdc
-#   text hash     dced3a02d22b7ca5
+#   content hash  cd8db19bc33ce68b
+#   text hash     16bbd4a429bbf1eb
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dd7334cd4d45da6c
-#   text hash     2525190ae01e7b6b
+#   content hash  3626f2a640b1ca10
+#   text hash     81609222682fce7b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  351ffbf13d3b5f01
-#   text hash     386a45c14a754b2f
+#   content hash  7ccf81b957a67aa3
+#   text hash     adbe9450214b83eb
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

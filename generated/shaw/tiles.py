@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  afb864f467912481
-#   text hash     f5811fb25fc54199
+#   content hash  4f5a4957f620aa7a
+#   text hash     f362323d7127f3b9
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

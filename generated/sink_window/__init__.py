@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5729053068674ed2
-#   text hash     e936a3acb33c082f
+#   content hash  1657296ae302a05e
+#   text hash     ff69ad1c9495ddfd
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

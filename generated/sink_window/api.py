@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0bf97ca16862f1bd
-#   text hash     4414213ac9b9df6f
+#   content hash  aae746665e817303
+#   text hash     8bfc44e3e0d1c4c5
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  da3fe28db0f198e9
-#   text hash     d43baa6d65bfdcf8
+#   content hash  7fac3c6537fff79e
+#   text hash     54fa8d1cf7d69aaa
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cf010817b5f3ce5b
-#   text hash     f592353a29317d91
+#   content hash  6103cc7366d5ec88
+#   text hash     07bcceacfcceb203
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b95e6ae065ac00cd
-#   text hash     4ef0b3cad89019ee
+#   content hash  9a524840ef4601d9
+#   text hash     d6060bd700b99096
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4c99aa2d146e57b6
-#   text hash     96b354cb7f16f6b6
+#   content hash  505fbf50887fde86
+#   text hash     43fc862498974396
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -324,7 +324,7 @@ def work(
                         at = pass_by(
                             at, keys_of, exchange, queries, BLOCK_D, STAGES, WORKER
                         )  # fmt: skip
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

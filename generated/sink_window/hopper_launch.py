@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d636cbd373632c63
-#   text hash     b3cb781fb2119342
+#   content hash  dd5753494fe3f69d
+#   text hash     87d35d99c3aa75c6
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

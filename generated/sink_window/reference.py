@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e934b48791500415
-#   text hash     eef99e1c77c6f62a
+#   content hash  69fc5d146b1a5058
+#   text hash     62ac901c70fad971
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  17d647e502500a7a
-#   text hash     704354f2cc1725b7
+#   content hash  df8b5e4824c9af9c
+#   text hash     7e25c65f527ae65a
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0576b9adc29d21b1
-#   text hash     36d93dfea0fb8255
+#   content hash  e65291805d5bbc99
+#   text hash     fe38ccab11526961
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  672e325df1a7e18a
-#   text hash     7f1057c3efc70d8b
+#   content hash  01483d7d2c926168
+#   text hash     604fba65b4eadc81
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

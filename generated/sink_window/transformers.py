@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f84a72fb04e7ded0
-#   text hash     cc8b5a618e8870be
+#   content hash  da6034c707fa70aa
+#   text hash     26e8724e152b1b19
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8dc637175c026398
-#   text hash     95d6d1888d8a4313
+#   content hash  8de476e160e34496
+#   text hash     cd9b47ae138f2515
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d3b0ce14bb88c7f0
-#   text hash     d0b2967a56f7a6ba
+#   content hash  9c8bbceca7eaab0b
+#   text hash     deec6e72149be43d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bf7f04882c513cd
-#   text hash     f22b86e2d9582e10
+#   content hash  f03b8065bb44b424
+#   text hash     7f7b9eab600dae38
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

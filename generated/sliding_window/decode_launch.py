@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0c3d1d6b90d02e3d
-#   text hash     6ca4b63b46729c65
+#   content hash  64eddcf0d98c1b7c
+#   text hash     b211b2403baf729f
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

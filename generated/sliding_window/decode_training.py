@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  937f5199d99b7c27
-#   text hash     420471810e7fd434
+#   content hash  580112fa0682be09
+#   text hash     fc00db0d3f04faf6
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

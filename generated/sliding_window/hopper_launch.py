@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2e2b116553423a88
-#   text hash     79c4588b02ec9b9e
+#   content hash  d45396df802c7b75
+#   text hash     2c73e4a792ce77bc
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

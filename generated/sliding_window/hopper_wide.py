@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e84f274d8cc08819
-#   text hash     4c2080b10a8822b4
+#   content hash  ba76dd3e85137a92
+#   text hash     01dac8263ae46b4a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -237,7 +237,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (scale_log2, k_pos, q_begin)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

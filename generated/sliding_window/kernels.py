@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  91ad1402b9cd663b
-#   text hash     42b996efaa0c6ade
+#   content hash  f1c3bed7ab741513
+#   text hash     f944df69b87e38ce
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

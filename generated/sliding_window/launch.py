@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0eb013d9e6659e75
-#   text hash     b6bae15883ef1a21
+#   content hash  cd8fd2f06bd28f4e
+#   text hash     ad720f5b602e489f
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b18265d7f46a2c9
-#   text hash     6a181b4eab59c670
+#   content hash  4ff8de3573ea63ae
+#   text hash     4a12532dee94afe8
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

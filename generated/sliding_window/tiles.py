@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6bbf339e08f138a7
-#   text hash     8dc41a9d91665d5e
+#   content hash  2a3a8715dfdcab3c
+#   text hash     4c4769cbce58ae71
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

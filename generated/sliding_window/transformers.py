@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8499009ef700f9e2
-#   text hash     2dba8b972b2d1cd9
+#   content hash  0e27e2bab308f53f
+#   text hash     f6f46ebaa8c1ef60
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  831e5ac29181e692
-#   text hash     4bbcf284bdb3d95c
+#   content hash  bbda45a3b6cac532
+#   text hash     c4092e62595b5400
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b62e81d2c70211d7
-#   text hash     c55ce2b4ea66ec9a
+#   content hash  5a9c8af3652dd2a0
+#   text hash     f87df99e78601a8b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  926c5be6f784c2d4
-#   text hash     b30e15acbed9d89c
+#   content hash  d5f6c2589f8826cc
+#   text hash     2bd2c012a05939f8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8fe44b1fe54c48d4
-#   text hash     54c09e789a3e52cd
+#   content hash  c2f29c7a34129268
+#   text hash     69ce72bfff35dd5a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ad6d83dc734d6a7a
-#   text hash     e704d0d90f44c49e
+#   content hash  4bc7586fb71bc1d2
+#   text hash     ccf811c533176d7c
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  35c82cb07d18ccfb
-#   text hash     116ce304c09b9781
+#   content hash  0389947d0056e221
+#   text hash     9f5953077d13cddd
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f31b7d7733a431fa
-#   text hash     edbbdaab8f747b39
+#   content hash  a6204b6dc5c2596d
+#   text hash     c136efb546e5f322
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cab9a08a56adfa83
-#   text hash     75dd51626618860b
+#   content hash  fc61c80b38be606f
+#   text hash     cfadd395c14ff5ca
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3d7e000b49fb8256
-#   text hash     8f3b732a71c2cb73
+#   content hash  e99c3ed89314f3d0
+#   text hash     80c85fcb375f5107
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

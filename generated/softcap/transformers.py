@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aabdcb2c286f0287
-#   text hash     07d45ea01fe6c932
+#   content hash  e65ff38b32f1bcb0
+#   text hash     e3b91d36e3f7c354
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a22fbac7af0cf564
-#   text hash     a6f8541178914587
+#   content hash  21374c94466e2eab
+#   text hash     0326d02e15ec64ff
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ddec6eee95744c7e
-#   text hash     a333a3e1900d0b5c
+#   content hash  0551a739b83adc59
+#   text hash     20191bc3ad9f1417
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8449888ba01dd26e
-#   text hash     1c65f56f58bb802b
+#   content hash  347e13afaab1c1d5
+#   text hash     da45bab5c53fdcae
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a3406ba07c8e61eb
-#   text hash     6abf450c25c52344
+#   content hash  cc59f84ee971f75d
+#   text hash     772acadb3e0c32de
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

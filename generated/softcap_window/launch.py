@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  feda9d82b5ce933d
-#   text hash     94442a2aeb91abd0
+#   content hash  1e39aed966b1d990
+#   text hash     bdf9682ca06fff08
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  466e8eb34bc4a248
-#   text hash     4bcd1fdf77cc81cf
+#   content hash  035cce78021f2ed1
+#   text hash     85e881d4e5e1f814
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  771eec7b7d8acad9
-#   text hash     a2793ce5baf29988
+#   content hash  8ababc5d38d9cd60
+#   text hash     1f4cd5ba5ced3ed8
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4b8c0d0a4e8d84b6
-#   text hash     cbd495bb19be8d1b
+#   content hash  f8b47503f68d2ec5
+#   text hash     bf67a8b9bcfabc2b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d86f005227c52df4
-#   text hash     4426d9ccda29eede
+#   content hash  e824f02f94b034c8
+#   text hash     9bd0b708383df979
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

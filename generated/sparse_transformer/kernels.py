@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  61dcb0ec053734a1
-#   text hash     ea4a06c55ef47060
+#   content hash  3fea9865133cacad
+#   text hash     b15557bb050abb5e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

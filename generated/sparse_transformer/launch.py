@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  897930035a746767
-#   text hash     bdba14ee03212709
+#   content hash  5133bb9b704b094f
+#   text hash     c673f3f56c148c63
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

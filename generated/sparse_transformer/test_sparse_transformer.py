@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d800aff537415bfa
-#   text hash     019e8235f6f767b6
+#   content hash  02e0e830d077d3f2
+#   text hash     7c2aa3175e23e4e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

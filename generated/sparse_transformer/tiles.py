@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fc61580c5af4d2ad
-#   text hash     4c0157b44a5de453
+#   content hash  649f5ceaa450c3f6
+#   text hash     6dde0e76dff3f6ea
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  45b94c4677896ce2
-#   text hash     87f228f7be43285e
+#   content hash  53afbd3420abb535
+#   text hash     6a333b900e50b8b3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43929055fcd09b79
-#   text hash     b279ac8e20fd26a3
+#   content hash  b13f4210786b50af
+#   text hash     fcd69b217927316f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

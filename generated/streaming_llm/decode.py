@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d240df9d6fe9c56b
-#   text hash     4fdbc12200836927
+#   content hash  237c40fa248e174e
+#   text hash     2cd948655bde27fc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

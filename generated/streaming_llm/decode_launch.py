@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f897cb59ef8bb03e
-#   text hash     4eafd493f9c56a3c
+#   content hash  8fefe3778c01f5da
+#   text hash     34fd00df1f3c259f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

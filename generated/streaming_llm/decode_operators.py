@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e3435329d5c5b463
-#   text hash     6ca851a972868a26
+#   content hash  89633a4adbf0d705
+#   text hash     b84b742d7f5fb77a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

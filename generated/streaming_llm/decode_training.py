@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  434e0a1f985b32e6
-#   text hash     bd6d792d0c21c21f
+#   content hash  26456b71ce2201c1
+#   text hash     e623ca20f0d95575
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cb79d58ccb4eef7
-#   text hash     4c55e230e2c31173
+#   content hash  1b6ddc95b88ebdd2
+#   text hash     5af949499a9f6b61
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -451,7 +451,7 @@ def load_keys(
     at, k_start, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
     STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

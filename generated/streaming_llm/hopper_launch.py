@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8ec03c0e706bea4d
-#   text hash     868706fd08273be6
+#   content hash  6e2eaf86207040db
+#   text hash     b20eb33113402d37
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  beb8fd34de147952
-#   text hash     7cfa9743940047da
+#   content hash  0bf7082d9f660bca
+#   text hash     f3c6fbb3123850be
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  22510d28f006647a
-#   text hash     edcb41404a0948bb
+#   content hash  c9cc061c82981696
+#   text hash     3401244903d8573d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

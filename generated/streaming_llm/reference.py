@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  532951368cee5475
-#   text hash     053369aa303d47a1
+#   content hash  3bd2602b3607b954
+#   text hash     dd3e54cde6078e34
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c41cadf2cffad79c
-#   text hash     d88ee516f3118e7b
+#   content hash  8a14077648ff5b06
+#   text hash     b8e68e1201653377
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12206518ae89de0f
-#   text hash     d49494521b33582d
+#   content hash  bdacdb685272503a
+#   text hash     af558bfeb6423e2d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c220bcb8faaf3f43
-#   text hash     8aaedb8eca710674
+#   content hash  13cb5c986ba30865
+#   text hash     b6860c196945fe0e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73a87dd9115bfdb7
-#   text hash     b5e4921816c2bec5
+#   content hash  0dbce1798621dd61
+#   text hash     a556787a3f9e4793
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  15656dcd74ebbc97
-#   text hash     1da7998f6ce533ab
+#   content hash  35d05e9056c7d3d4
+#   text hash     13bbaebb07c0ce23
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -287,7 +287,7 @@ def work(
                 q_len, k_len, scale, k_pos, q_begin, in_offset_bias_base, in_offset_bias_stride_entry0,
                 in_offset_bias_stride_entry1
             )  # fmt: skip
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

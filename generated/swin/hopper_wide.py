@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f2d4f1159e3c8e9
-#   text hash     e62807ceba0ed6c6
+#   content hash  15ce99d970a0409a
+#   text hash     793d15da6c6a3301
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -249,7 +249,7 @@ def make_dv(
             q_len, k_len, scale, k_pos, q_begin, in_offset_bias_base, in_offset_bias_stride_entry0,
             in_offset_bias_stride_entry1
         )  # fmt: skip
-        # a short last tile needs the mask
+        # the score of a key behind the last one is 0, which may have an infinite weight
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cfce6b1256e80bb0
-#   text hash     db55e463e43f1d98
+#   content hash  9564876f19e954ea
+#   text hash     9714baa96b6db415
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -346,7 +346,7 @@ def forward(
     terms = (
         scale, q_pos, in_offset_bias_base, in_offset_bias_stride_entry0, in_offset_bias_stride_entry1
     )  # fmt: skip
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
@@ -442,7 +442,7 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+    _, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
     # a single head: without a loop, the compiler generates slower code for 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
@@ -561,7 +561,7 @@ def backward_dq(
         scale, row, q_pos, q_len, in_offset_bias_base, in_offset_bias_stride_entry0,
         in_offset_bias_stride_entry1, slot, in_offset_bias_at_sum_ptr
     )  # fmt: skip
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         dq = accumulate_dq(

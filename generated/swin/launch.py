@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  412071d4e0db0966
-#   text hash     0b60cafafbc922e6
+#   content hash  3f2740538188be94
+#   text hash     392450f6592fd719
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -180,8 +180,8 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
 def _tables_apart(q, k, entries):
     """Whether `backward_tables` computes gradients of tables: it computes scores again, but adds up by entry only once.
 
-    This pays off from about 32 entries of a tile on; tiles read few if there are many for the number of entries. If the
-    call leaves rows out, positions differ between batch entries.
+    That pays off if tiles of 64 keys read 32 entries or more on average, and takes batch entries with equal positions:
+    calls that leave rows out have none.
     """
     return entries is None and q.shape[0] > 1 and 169 >= 32 * runtime.cdiv(k.shape[1], 64)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d961e092a084ea6c
-#   text hash     ebc121587c98b87c
+#   content hash  14e6de3e540c20ee
+#   text hash     b231749ddba15c28
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  269654e046ee9e42
-#   text hash     c4399bb118204298
+#   content hash  3c2bdc163eada887
+#   text hash     9dcda7b50d4512c8
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

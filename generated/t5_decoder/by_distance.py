@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dddfcf1c394d7391
-#   text hash     c0c33d8dce55d83b
+#   content hash  1e8f4adada4281c7
+#   text hash     af494519522ed505
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

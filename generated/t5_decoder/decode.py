@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3aa5805f48183ffd
-#   text hash     c088726be3276e04
+#   content hash  f20edc81dd79065e
+#   text hash     9603dfd9591d0c71
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

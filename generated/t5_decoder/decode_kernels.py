@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  87506c4ff706be58
-#   text hash     3230e3ce743a590a
+#   content hash  c11cebaf82cc373a
+#   text hash     39157c1da1e06f64
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d071c634d8d381e
-#   text hash     14261ef11be3d870
+#   content hash  a9e56d93cbc94335
+#   text hash     4868bfa8e82fa509
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  515a77c0622a7d18
-#   text hash     7bec7c22e6b74a7f
+#   content hash  eb77b868d2693997
+#   text hash     cb0a45dfdc3373ed
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

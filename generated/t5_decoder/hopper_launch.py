@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37916518ea1e0d5f
-#   text hash     367f21248966c324
+#   content hash  df772f1adc30b04b
+#   text hash     487db3a959beb189
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

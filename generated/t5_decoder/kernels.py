@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ecac4b9bb320169e
-#   text hash     cc4d533dbfd634ea
+#   content hash  05fea5a21276c152
+#   text hash     24168c41097afcbc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 
@@ -357,7 +357,7 @@ def forward(
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, by_distance_row, by_distance_ptr)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(0, last - full_last):
         k_start = (last - 1 - i) * BLOCK_N
         acc, m, l = attend(

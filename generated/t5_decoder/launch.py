@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5a38ffed3827534d
-#   text hash     f0ded932b28f3d0f
+#   content hash  79d03a4a55f82a39
+#   text hash     575db32335215d05
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

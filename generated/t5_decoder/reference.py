@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d90dd46475662d11
-#   text hash     addd26f43aab2ed1
+#   content hash  7b49492d2a28ade7
+#   text hash     3381d7ffe24423ed
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

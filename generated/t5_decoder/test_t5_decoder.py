@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  361f77591d45356a
-#   text hash     24b5488a910fd3e1
+#   content hash  211661729d90bbd7
+#   text hash     d05c74dcff99ae13
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

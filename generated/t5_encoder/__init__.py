@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8f56188b4545747a
-#   text hash     99d4ee8edbaa49cc
+#   content hash  bfada1cccc5ae5f3
+#   text hash     890694a992770d6f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1abcf486dedb42f0
-#   text hash     64c64a84c62263bd
+#   content hash  601eeeb6520a91d4
+#   text hash     a174d17586901379
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

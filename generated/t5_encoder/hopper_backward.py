@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  50775ff2130ea761
-#   text hash     a6d0c8a376fd78a1
+#   content hash  8e1ed3a67d1d3127
+#   text hash     2b097701d192df0d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -322,7 +322,7 @@ def work(
                 q_len, k_len, scale, k_pos, by_distance_sums_ptr, in_rel_bias_at_steps_ptr, q_begin,
                 by_distance_ptr, by_distance_place
             )  # fmt: skip
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48e7448943f66e3b
-#   text hash     b47578f61c24c796
+#   content hash  e17b8e1170d38cd6
+#   text hash     83bd7f80028fa99a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2f47a1d7c8df38a9
-#   text hash     52aa5eff260dd376
+#   content hash  79ef0c214741dd99
+#   text hash     856024a926ab0e19
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -241,7 +241,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
         by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head - k_start
         terms = (q_len, k_len, scale, k_pos, q_begin, by_distance_ptr, by_distance_place)
-        # a short last tile needs the mask
+        # the score of a key behind the last one is 0, which may have an infinite weight
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

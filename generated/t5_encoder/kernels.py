@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d38fcb0f27c45274
-#   text hash     9f6ab65bcff80d12
+#   content hash  7b700e89fc1d2018
+#   text hash     91113025b41ca027
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 
@@ -351,7 +351,7 @@ def forward(
     l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, by_distance_row, by_distance_ptr)
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2302431a528109b
-#   text hash     0a175e05501d6bb9
+#   content hash  ab47068141ccfe4f
+#   text hash     62a38d4a69249b2d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

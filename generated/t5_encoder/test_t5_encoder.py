@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8bbc8d326bfc02a8
-#   text hash     f2d77f7729d70356
+#   content hash  6fce39eb1ad1ad3b
+#   text hash     c54495e5f071a5ca
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

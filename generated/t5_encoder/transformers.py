@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1adba8ce8978f7d2
-#   text hash     88172d20424d6a0e
+#   content hash  0c1c82badb02eebf
+#   text hash     88da8b332b388ff6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

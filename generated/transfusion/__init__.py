@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6165e5b31cd39d29
-#   text hash     7d5626cbb35b0a74
+#   content hash  69181638f970c602
+#   text hash     74074ae1d0c3d4f3
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

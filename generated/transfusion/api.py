@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a83f04c1f953a76
-#   text hash     512256ec70aa4d2a
+#   content hash  1813bcc4991c3512
+#   text hash     4bd63eb69e89b3b8
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2672252c551bcf8d
-#   text hash     cf242f805505ad8f
+#   content hash  ec9abf635519f20a
+#   text hash     fddbebe4cd05626d
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -469,7 +469,7 @@ def load_keys(
     at, k_start, terms, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
     STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    """Copy one tile of keys and one of values, and pass on what else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_image_k_buffer = buffers
     in_image_base, in_image_stride_token = terms
     LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1a6c825a865cc88b
-#   text hash     33650ecd7e19b305
+#   content hash  38f5d050ae42585d
+#   text hash     d5c85252632b54d7
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -286,7 +286,7 @@ def work(
             first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
             for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (k_len, scale_log2, k_pos, q_begin, in_image_base, in_image_k, in_image_stride_token)
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

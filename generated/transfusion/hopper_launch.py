@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f0d0b4c2f6455ee7
-#   text hash     125246525803ab23
+#   content hash  f893ea237ed828c4
+#   text hash     8449f407c55a3ac5
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aaa119567a2a0fff
-#   text hash     3abc819a48ea67bb
+#   content hash  105239f2c3907514
+#   text hash     d7c3a449a341badf
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -248,7 +248,7 @@ def make_dv(
         first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
         for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (k_len, scale_log2, k_pos, q_begin, in_image_base, in_image_k, in_image_stride_token)
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

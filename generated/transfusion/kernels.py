@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3989509999e1bd64
-#   text hash     8910dfd780076ea9
+#   content hash  26e886c847a7d356
+#   text hash     e390814d3f9be403
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

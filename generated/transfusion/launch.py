@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  defe4c28dc24c321
-#   text hash     9a2a6385569a83f9
+#   content hash  ae956f460806ebf6
+#   text hash     cd53a68805bdde89
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1fcd7a1d02d497a1
-#   text hash     2b5da4b35ee52e06
+#   content hash  f26928b90dafbe81
+#   text hash     7a9b993b5cfffdc7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1b14e8dc5fac2633
-#   text hash     5f90dfe38584ed8d
+#   content hash  cf0e53acacd29090
+#   text hash     75a21191adb30468
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7c4a9f0d9418c2af
-#   text hash     d347bb125832de1b
+#   content hash  68633dc29df8cd3e
+#   text hash     2c587b491041e6b4
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  08445037e656bfae
-#   text hash     9cc2c5e26a9a92b1
+#   content hash  8079e0b8e062765e
+#   text hash     6a48e3d7ee1cd036
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

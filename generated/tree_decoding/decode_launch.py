@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9de3d6c7c6883a1b
-#   text hash     b2bcc20a617ef01a
+#   content hash  8c24a20271c28b13
+#   text hash     bc161226ff854567
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

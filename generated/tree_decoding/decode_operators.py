@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbf7ab299c96a059
-#   text hash     fb4956ac1598fe13
+#   content hash  d93aedcc9935d5ea
+#   text hash     cd577270935831f8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

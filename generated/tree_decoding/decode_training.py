@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  467f0122ee612a60
-#   text hash     27ebea3bed8639ee
+#   content hash  db4a9ee0cdb2e67b
+#   text hash     97c36eee444363a5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  042bdb813ba4b534
-#   text hash     16bb7481ba10d209
+#   content hash  eed34042d50b8d92
+#   text hash     68e766be9de68dd3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -347,7 +347,7 @@ def work(
                         at = pass_by(
                             at, keys_of, exchange, queries, BLOCK_D, STAGES, WORKER
                         )  # fmt: skip
-                # a short last tile needs the mask
+                # the score of a key behind the last one is 0, which may have an infinite weight
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

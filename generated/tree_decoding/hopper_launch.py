@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cbaa8baa32f64c2
-#   text hash     e6e7de922c37179d
+#   content hash  6e2fbbf47d204a0f
+#   text hash     2012da3af433fa54
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

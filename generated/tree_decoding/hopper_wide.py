@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  da71e3f1c6f06349
-#   text hash     96a21c91d63da330
+#   content hash  d103a3b54a0a17d3
+#   text hash     53261dd9f2197c74
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -259,7 +259,7 @@ def make_dv(
                 q_len, k_len, scale_log2, k_pos, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
                 in_tree_mask_stride_query1
             )  # fmt: skip
-            # a short last tile needs the mask
+            # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

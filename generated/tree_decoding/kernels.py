@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a01ef427422f7d7b
-#   text hash     0142563da0e779eb
+#   content hash  51f013c4de4028ad
+#   text hash     abc2e0801be7d443
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -462,7 +462,7 @@ def forward(
         scale_log2, q_pos, q_len, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
         in_tree_mask_stride_query1
     )  # fmt: skip
-    first, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
     for i in tl.range(0, last - full_last):
         k_start = (last - 1 - i) * BLOCK_N
         acc, m, l = attend(
@@ -570,7 +570,7 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
+    _, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
@@ -700,7 +700,7 @@ def backward_dq(
         scale_log2, q_pos, q_len, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
         in_tree_mask_stride_query1
     )  # fmt: skip
-    first, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
+    _, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         dq = accumulate_dq(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  40a90a579e61b345
-#   text hash     04487a89210d5749
+#   content hash  762aae3a34c9c4d7
+#   text hash     ad6123f7b300a77b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

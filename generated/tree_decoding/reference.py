@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c560bec8d003255
-#   text hash     ac2c7f72dfc1137c
+#   content hash  b530cee02b53b1d7
+#   text hash     1e21492009306c03
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

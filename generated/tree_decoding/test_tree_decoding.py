@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  74caf00d0402a0a5
-#   text hash     01b7c84be136fb1f
+#   content hash  48ea405ea0c18ef2
+#   text hash     8425b4c786959686
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

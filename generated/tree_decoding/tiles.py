@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9028f938a00024d1
-#   text hash     594226a6a34b091d
+#   content hash  d60bad7d8e538610
+#   text hash     2a4e343cb7f11112
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

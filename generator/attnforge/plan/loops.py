@@ -26,6 +26,7 @@ class Loops:
     narrowed: tuple[Block, ...] = ()  # statements that narrow the range
     backwards: bool = False  # from the last tile to the first
     full_if: str = ""  # a further condition for full tiles
+    full_why: str = "keys behind the last one need the mask"
     alike: bool = False  # whether `full_if` alone decides: either all tiles of a program are full, or all take a mask
     masked: bool = False  # whether all tiles take the mask
     stages: int | None = None
@@ -78,7 +79,7 @@ class Loops:
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
         """The statements that compute the range, with the limits of full tiles only if the loops over it read them."""
-        read = {"first", "last", *reads(walk if self.listed else (*self.narrowed, *walk))}
+        read = reads(walk if self.listed else (*self.narrowed, *walk))
         if not self.states:
             return (Statement(targets_of(RANGE, read), self.tiles.call("span")), *self.narrowed)
         own = self.states.own
@@ -102,7 +103,7 @@ class Loops:
         if not self.full_if or not self.full or "full_last" not in reads(self._tiles):
             return ()
         return (
-            Comment("a short last tile needs the mask"),
+            Comment(self.full_why),
             Statement("full_last", f"tl.where({self.full_if}, full_last, full_first)"),
         )
 

@@ -144,6 +144,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         step.tails,
         terms.narrowed,
         full_if="k_start + BLOCK_N <= k_len" if loads != terms.loads("step") else "",
+        full_why="behind the last key there are no values to load",
         tail_stages=1,
         tails_last=bool(terms.sums),
         known=a.shared_range,

@@ -124,6 +124,7 @@ class Backward(Weights):
             tails=False,
             narrowed=self.terms.narrowed,
             full_if="k_start + BLOCK_N <= k_len",
+            full_why="the score of a key behind the last one is 0, which may have an infinite weight",
             alike=not a.spec.masks and not a.spec.scores,
             masked=self._masks_all,
             known=a.shared_range,

@@ -219,6 +219,7 @@ class Forward:
             "rescale": a.rescale,
             "vectors": "".join(f", {name}" for name in self.handed.buffers),
             "takes": ", ".join((*self._taken, "mixed")),
+            "loaded": self.handed.told,
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),
             "load_takes": ", ".join(load.taken),

@@ -72,6 +72,12 @@ class Handed:
         return (*self._barriers, *(vector.buffer for vector in self.keys), *self.pairs.buffers)
 
     @property
+    def told(self) -> str:
+        """What the loader copies and passes on for a tile, in words."""
+        copied = f"keys, one of values and one of {self.pairs.input.name}" if self.pairs else "keys and one of values"
+        return f"one tile of {copied}" + (", and pass on what else workers read of each key" if self.keys else "")
+
+    @property
     def made(self) -> tuple[Statement, ...]:
         """The statements that make them."""
         return (

@@ -14,9 +14,10 @@ WITHIN = (
 
 def rows(loops: Loops, owned: str, own: tuple[Block, ...]) -> tuple[Block, ...]:
     """The statements that save the range of all workers, then narrow the tile's bounds to a worker's `own` rows."""
+    saved = Statement("low, high", "first, last", label="the range of all workers")
     return (
         Comment(f"tiles are as long as the {owned} of a worker, so each worker has its own range"),
-        *loops.range_for(()),
-        Statement("low, high", "first, last", label="the range of all workers"),
+        *loops.range_for((saved,)),
+        saved,
         *own,
     )

@@ -25,9 +25,9 @@ class QueryWalk:
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
         """The statements that compute a worker's range, with the bounds of full tiles that a walk over it reads."""
-        found = self.loops.range_for(walk)
         if not self.own:
-            return found
+            return self.loops.range_for(walk)
+        found = self.loops.range_for((*own_range.WITHIN, *walk))
         own = Branch(
             "WORKER == 0",
             (Statement("k_last", "tl.minimum(k_first + 63, k_last)"),),

@@ -40,7 +40,7 @@ _LOWEST: tuple[Block, ...] = (
 )
 
 _OUTGROWN: tuple[Block, ...] = (
-    Comment("a NaN counts as outgrown, too; a sink may contribute 1 to the sum"),
+    Comment("a NaN counts as outgrown, too"),
     Statement("outgrown", "(row < q_len) & ~grows & ~(l <= 2.0)"),
     Statement("lse", 'tl.where(outgrown, float("nan"), lse)'),
 )
@@ -144,7 +144,7 @@ and its tile is computed once more; in this second pass such rows track their la
 def full_tiles(a: Analysis) -> tuple[Block, ...]:
     """The statements that exclude from full tiles those that a row may see first, and all of them in a second pass."""
     before: tuple[Block, ...] = (
-        Comment("no full tile may contain the first query's own key"),
+        Comment("m must come from a tile that is searched: full ones end before the first query's own key"),
         Statement("full_last", "tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)"),
     )
     none: Block = Branch("AGAIN", (Statement("full_last", "first"),))

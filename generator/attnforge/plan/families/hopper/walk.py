@@ -50,7 +50,7 @@ class Walk:
             return self.spanned(self._visit)
         return (
             *self._own_rows,
-            *self.loops.range_for(self._visit),
+            *self.loops.range_for((*own_range.WITHIN, *self._visit)),
             Branch(_AS_LONG, (*own_range.WITHIN, _passed("high - last"))),
             *self._visit,
             Branch(_AS_LONG, (_passed("first - low"),)),

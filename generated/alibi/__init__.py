@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  38f4b5d9e5f2406b
-#   text hash     d3e59194c3c7de48
+#   content hash  88cc5764848ad90e
+#   text hash     a97dde0f6c8bc267
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

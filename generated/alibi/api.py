@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9c47b3fa5324d3c
-#   text hash     4a1b05f951a6e1bd
+#   content hash  98e2b4b7fc9bf612
+#   text hash     c7226bc330ad293a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

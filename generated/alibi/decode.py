@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9fe24eae6580c48
-#   text hash     3d03317ad5503c78
+#   content hash  b6fa5efe81d148cb
+#   text hash     d1a96fea9c6a148f
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ebed2297d7a4fb1
-#   text hash     36282fc9bd9b0fdb
+#   content hash  b154edca960f2c9f
+#   text hash     b4a041d36d34402f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

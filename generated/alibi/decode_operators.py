@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ffd050421a2a69d
-#   text hash     4106d5844d61cc85
+#   content hash  37fa3b6d166ea11a
+#   text hash     3405c8bb9ce581c0
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f69622625e85f9b6
-#   text hash     249727c9fd3aaff0
+#   content hash  f44e5e6e921a397b
+#   text hash     24d40d7710be6398
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  56dfe95d1f8e67c8
-#   text hash     2e513d91f66670f8
+#   content hash  7f8d388365fddc43
+#   text hash     0b43abd694f8febc
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4b6354f1b35e79f9
-#   text hash     fcbb998c7d524602
+#   content hash  c964359e12da30f5
+#   text hash     cd2fb53b689dd24b
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  299c52e846fd2c1f
-#   text hash     487a44d43aff057c
+#   content hash  d51362cd10616c34
+#   text hash     76e62fcb022b6c28
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e041b3d9520f1058
-#   text hash     a12d76b2f8a9bcaa
+#   content hash  86f3ab7c0f29bc5b
+#   text hash     f63d91e162d8f7e0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2c0ba4d08957124a
-#   text hash     d4cc35b21476252d
+#   content hash  593856047c9f0370
+#   text hash     2b1551557f7bc5c9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

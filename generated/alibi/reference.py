@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e9f544639a5f007f
-#   text hash     ca65e80ff7add98f
+#   content hash  f5a34228d45d6bb5
+#   text hash     9019b154df8daccf
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

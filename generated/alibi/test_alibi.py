@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48e17f7006593288
-#   text hash     aee2b6d4e88d59e3
+#   content hash  69aa11c618624893
+#   text hash     0c55414fbfb584ab
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

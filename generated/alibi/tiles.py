@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b50d0effc4f6dbb2
-#   text hash     b2b703de8a32e4cc
+#   content hash  32a65e9d07ecca07
+#   text hash     f4dda9a2ff3992eb
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ccbe5f366db928ff
-#   text hash     183dab9c71eb506d
+#   content hash  a63901be5e2ec0ae
+#   text hash     bdf5c9d9111c3a27
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

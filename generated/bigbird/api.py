@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4e448348b2c1f788
-#   text hash     3fc7745f15d5259f
+#   content hash  7d77da376442e830
+#   text hash     e334e88d276244ae
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

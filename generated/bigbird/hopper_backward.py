@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a35362e4b24e7268
-#   text hash     40552e73c32beade
+#   content hash  ac85f5fddc05880f
+#   text hash     a786d7f7fa60e2d4
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

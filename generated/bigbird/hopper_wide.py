@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1683af2b8fc4fe5d
-#   text hash     c674d3d5599a315a
+#   content hash  052265e23dd8330c
+#   text hash     201807e044ceb89e
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

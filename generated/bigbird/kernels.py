@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc86380f2df2a4ea
-#   text hash     fe80940d5a8121aa
+#   content hash  27c68a21e1321ae8
+#   text hash     61fe47aa65563533
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

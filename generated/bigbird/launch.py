@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a43dfe14b7d7cafe
-#   text hash     2384db50a7af9cd4
+#   content hash  d3e9bdeab87cc247
+#   text hash     3725601b6299aebd
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

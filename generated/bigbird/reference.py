@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c87b066d481ee06f
-#   text hash     5884c80d5e18c018
+#   content hash  db21e4386a97200f
+#   text hash     14ca3f855d08d084
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

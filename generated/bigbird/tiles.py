@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  62155c6aef91fb25
-#   text hash     018e168bad59d3b3
+#   content hash  66fea4bffa423594
+#   text hash     b552ff378db21298
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

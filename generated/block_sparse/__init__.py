@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  97401ac8a0308827
-#   text hash     97afd559c2fc1774
+#   content hash  314bec0c3019719e
+#   text hash     ad7e7176f5396757
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  17acf1686429e8e4
-#   text hash     6e53e2131a6bee1f
+#   content hash  3ff9014dd5e5984d
+#   text hash     9bd46991dd3eb60f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

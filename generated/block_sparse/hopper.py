@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f6a37dbd1ab26c04
-#   text hash     dd0a7a16fc526507
+#   content hash  6e96159756d967be
+#   text hash     53d3db0568744fc8
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

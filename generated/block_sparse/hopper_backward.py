@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a4a72b84b705fd9a
-#   text hash     026745596f999845
+#   content hash  435a6ed4fc54b5ab
+#   text hash     53e11a55c9ff9cbc
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

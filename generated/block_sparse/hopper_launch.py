@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  79b47bbc5203e279
-#   text hash     dc9ee99aaf86a0d6
+#   content hash  b8c274c35985b0bb
+#   text hash     8694fcab62dd02c0
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  64af0670b7805256
-#   text hash     2d6dd0ddffce3309
+#   content hash  42c68a6417e5cf41
+#   text hash     5fe499acb06954cd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  755d31849a81fca6
-#   text hash     183f96a481fdb2bd
+#   content hash  779b24b0dcc49588
+#   text hash     561a37107988239e
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ed7c2e9e7431b8b0
-#   text hash     34ecc8d84e6723d0
+#   content hash  569c0b456bf20e0f
+#   text hash     d6e062022f7e53f5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

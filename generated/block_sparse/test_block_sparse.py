@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  69999b0edb8e1b3e
-#   text hash     79bbfd76743ab680
+#   content hash  a9098eea611b82fd
+#   text hash     777fade422a80016
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

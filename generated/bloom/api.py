@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  11535113decf2348
-#   text hash     7a5379cb914fd638
+#   content hash  1cdbc3e6fe4176b2
+#   text hash     2fb9375f90c5b995
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  386b2ec2ed591d0f
-#   text hash     3fd7ec92b237c2cb
+#   content hash  40d6597d8ecb59f5
+#   text hash     ef230a7ae10bb795
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ad0f7a4741951d48
-#   text hash     c3898ce433f5b0ba
+#   content hash  3781a3235cece871
+#   text hash     5db4b3d4ffd5eb95
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eecf2d435d29f791
-#   text hash     817becddbf88db6f
+#   content hash  7c53e114523ede48
+#   text hash     c9781f9901e39dba
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  57ab9b122c3cd6b5
-#   text hash     cdb83b6ce6efe380
+#   content hash  591d58dacf21b5f0
+#   text hash     36816bf243cbf709
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1cb89f3124d5505c
-#   text hash     6b6a63bf6370df2a
+#   content hash  da7546a308411723
+#   text hash     aafd5dedc71052fd
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c2dc20825450edfd
-#   text hash     b324df34f01c255b
+#   content hash  3e42549eac92ce33
+#   text hash     33f65b3e9756d4b5
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

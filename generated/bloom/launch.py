@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70978e197ddc9626
-#   text hash     a946b3c86c7f2041
+#   content hash  97626be389a2f279
+#   text hash     59990e71623245ef
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

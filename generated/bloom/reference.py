@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  05beb8340adf3665
-#   text hash     07bdb8aed5b4980f
+#   content hash  7b4dba680f00188d
+#   text hash     14affa874671a2a8
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e394012b3d7333f9
-#   text hash     f4a4854d11877bcb
+#   content hash  1409f5c11e9c2939
+#   text hash     e0a0fd79e9d54bbf
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

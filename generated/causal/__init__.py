@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b33e671d17faa60b
-#   text hash     9fcb4a7aebbf1246
+#   content hash  b8376c9e449bab3b
+#   text hash     a81eb967641300db
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c5f12907cb316d50
-#   text hash     cf3d38d7480694b1
+#   content hash  7bdf4781bb90971d
+#   text hash     80a52b909c6c5c39
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  06c953996ea9a21f
-#   text hash     c22588bd2ee9b782
+#   content hash  cad0f28b683afd93
+#   text hash     212bb8a5659011d9
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2a1fc8cd35dd6fb
-#   text hash     1f235883e46fa148
+#   content hash  4a3a70bfb449f30b
+#   text hash     aa8cc85c149fb1ef
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

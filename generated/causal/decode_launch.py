@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  80d825caecae74f3
-#   text hash     bf4d8181cc110780
+#   content hash  5e9c92d97aae3c83
+#   text hash     ec3ee65420465985
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

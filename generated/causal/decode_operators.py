@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  41b734e286ba2684
-#   text hash     81173f9c921ca6c7
+#   content hash  6a19d0fcc0929516
+#   text hash     6cb05dd8656ff870
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

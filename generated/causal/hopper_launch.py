@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6a671ad90110d03b
-#   text hash     fd5046ef21d7edb0
+#   content hash  124643d05afa649c
+#   text hash     33aa884c491dee65
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  26b15bb751da5168
-#   text hash     726a92e5c0b4742e
+#   content hash  e683a66e6efd79df
+#   text hash     41555c62766952b0
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7194ad77d306b08f
-#   text hash     42b71b736325d3f7
+#   content hash  50daaacc1e2a5618
+#   text hash     63fa184c04d1db84
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

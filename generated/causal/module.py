@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7c113b0af06238b
-#   text hash     27d9812b8767e4a4
+#   content hash  5372b09a313015b6
+#   text hash     f237c23cd41e3c3c
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

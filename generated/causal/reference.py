@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a640fbfc4dc52396
-#   text hash     43508fdd56ed1895
+#   content hash  4487d3b0bc8e1f08
+#   text hash     5fba1238f3bcbf6c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce39427c906d34d2
-#   text hash     b2556c3ee1a61138
+#   content hash  4a498984bd5420d1
+#   text hash     c415ec0bcde9dc03
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

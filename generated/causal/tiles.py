@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7ab6f4545382d30c
-#   text hash     000fb5e4f3979773
+#   content hash  f93e1e654b2c1b68
+#   text hash     a4264395d1998c74
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  973e037ffd4d5fc4
-#   text hash     c071c11a188e2b56
+#   content hash  43f216f0f3f10d70
+#   text hash     4eb379e2ec9cc840
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b0e929fcdff88bff
-#   text hash     cd5f9cda77ed53ea
+#   content hash  1af0d32506b0d2ae
+#   text hash     709137252de6515b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ae7dbbc949cb828
-#   text hash     6c9824dee5319792
+#   content hash  e484f3a0f30a31f2
+#   text hash     154a5b0a823b4952
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

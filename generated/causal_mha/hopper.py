@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bb64e9dad96a7bc
-#   text hash     d22341f0f97cb83c
+#   content hash  8b9ab8197759f284
+#   text hash     79c78ba3a3909eed
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d44303feee8b8c2c
-#   text hash     9846a5d3d4522078
+#   content hash  4291a8c308e5244c
+#   text hash     1eb88e765805c949
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

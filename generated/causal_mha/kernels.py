@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a87dddff0f78a4d7
-#   text hash     19ca33249398c567
+#   content hash  427fe858086c03a7
+#   text hash     f8eb95cf60989534
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  757d0c07f9ff5b6d
-#   text hash     53ffedc3b3c9cd5a
+#   content hash  f7326af1dc796081
+#   text hash     ce34f6d5ff4eb66e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b4ecae34cc638b5b
-#   text hash     cdf9d783d5f5ba37
+#   content hash  7d56db7e3dc5299f
+#   text hash     8cf2cf58c03fd839
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a52f325c5d7cc99f
-#   text hash     d1544357cb438bdb
+#   content hash  90eea1a4ca65533f
+#   text hash     8a7be70a43040bbe
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  584643b055c8fd36
-#   text hash     04d66dd3b505dc75
+#   content hash  8eba267c28751c51
+#   text hash     7279ef1b60d3bc2e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

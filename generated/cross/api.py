@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  14af5b6a737b1f4f
-#   text hash     d0a4b32c169b0457
+#   content hash  7b683482fc82cc3a
+#   text hash     44593cba8470d3bd
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

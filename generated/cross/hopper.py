@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  644d097c42b6b4bd
-#   text hash     6aaa707ec2136d01
+#   content hash  7af3ad1b5bb1f70b
+#   text hash     224af28302df2e61
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

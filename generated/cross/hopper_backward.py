@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5dcc638759bd9b6
-#   text hash     b62ddde1c9734486
+#   content hash  4efc890391e129b2
+#   text hash     e94689b17c381c84
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

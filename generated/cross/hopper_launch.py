@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5932d1f245bf9b68
-#   text hash     4c1b8b353f4755f7
+#   content hash  64805b9a76eb3d1f
+#   text hash     af63d6e83936679e
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

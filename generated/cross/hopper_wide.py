@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a63471fa32f7b107
-#   text hash     5fdaeb8b0cb4afc1
+#   content hash  c6eccb3508af9faa
+#   text hash     49c7f46af43bca40
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

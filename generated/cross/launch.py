@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  edd53bed783f3b31
-#   text hash     612e9b95d0dbd99d
+#   content hash  a49ae61fd8d475e1
+#   text hash     965f0505e2bbf652
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

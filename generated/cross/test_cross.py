@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80976b7c8621caa0
-#   text hash     cab2acbf2f0c91f7
+#   content hash  6785fd5de2831713
+#   text hash     c56c2aed23b808b1
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

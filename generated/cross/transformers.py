@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3efc51b6c3945b2
-#   text hash     d2a5106349fbc08c
+#   content hash  5b28564c597c2487
+#   text hash     ae8dd80c9059be1e
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

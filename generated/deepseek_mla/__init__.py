@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b7b3bf31c41675b2
-#   text hash     ab945b63b5596a23
+#   content hash  384c14facc0c9d73
+#   text hash     503f68c9d5e2b6d5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f9a9f043b27425e
-#   text hash     6442665502b91612
+#   content hash  d1884090c2777e15
+#   text hash     4388d37c432cc0f4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

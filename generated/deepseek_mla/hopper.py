@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3a246db2fcb64a86
-#   text hash     6f185744593b51c9
+#   content hash  0606bbb7ccaf3f11
+#   text hash     04f283ba0398ec7e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

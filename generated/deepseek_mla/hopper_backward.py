@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a8d272a88f1af15a
-#   text hash     c278628e45e9b9c1
+#   content hash  38d85837a2a1077b
+#   text hash     abca68a90b596bba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b250b464d2e9c278
-#   text hash     3f456da190da9b30
+#   content hash  e246793a8c82af4b
+#   text hash     92464f489ba29a1c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

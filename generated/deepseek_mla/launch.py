@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f1acd99448fc54f3
-#   text hash     854c0672e96f027b
+#   content hash  4f455e128e83a11e
+#   text hash     9132330facc36cd5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

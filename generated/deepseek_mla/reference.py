@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73c5675d35c97dd1
-#   text hash     b5ef9941558a521c
+#   content hash  def823bb22034714
+#   text hash     42af51ebed88ba0b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f0421d1948e59767
-#   text hash     04f4079cc5624ba8
+#   content hash  15d70d46be7b7af2
+#   text hash     2cab9660d77b11db
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2a14e2f1b9c75294
-#   text hash     19a6a26de29c4857
+#   content hash  bcbd1d60075444dd
+#   text hash     9d36afd300209f07
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

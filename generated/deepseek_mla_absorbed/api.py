@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  302afba241cd52c3
-#   text hash     42be8ee41481d515
+#   content hash  4bc4b55cc1e0ba95
+#   text hash     4588dba91ee60339
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

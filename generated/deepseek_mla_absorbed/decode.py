@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  28e92cf953707f23
-#   text hash     e8092ec1b54d6e18
+#   content hash  ddebacba2d1b6bf8
+#   text hash     c92ff461b60a9d0a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  15d5690f250bb8f9
-#   text hash     e5cd9e322115522e
+#   content hash  6e391da8a25fa220
+#   text hash     33172909228dec72
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 

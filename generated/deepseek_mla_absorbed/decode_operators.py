@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  025e1e0c119b074d
-#   text hash     15f450d190517fab
+#   content hash  cfe0c5fd87193ab0
+#   text hash     7ba0d683894360f6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7a9dfc0cab997a90
-#   text hash     ddfcd532a8ff68d9
+#   content hash  ebd193d6c6c0d65c
+#   text hash     2243d6816392f669
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  deb60ae5b05866da
-#   text hash     f3f226c0bf2ec151
+#   content hash  12ab4ada99ff22da
+#   text hash     fbe68326a67133a5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e673ae60689e252d
-#   text hash     f867418b6d0aa070
+#   content hash  927bd71870d277b0
+#   text hash     72d5db5244d15aca
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d6c0d7dab65b9367
-#   text hash     7361167c62e6697c
+#   content hash  a26f12e60229e1fb
+#   text hash     a9f7bc5c07c972a4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  db5454d4ffc3eeff
-#   text hash     a813d7898fdd4722
+#   content hash  687a3e5ec3e06d72
+#   text hash     15217ae5b044cf51
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  50906b41dc7eb3ce
-#   text hash     922c3de260f81f87
+#   content hash  925dc7a20d99b0b3
+#   text hash     e4bc8ea026705234
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5a368433afe97c56
-#   text hash     1142ff71a6ac3c67
+#   content hash  0ddfcb261000d46b
+#   text hash     bcf3afd97170fedb
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

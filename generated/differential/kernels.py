@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa28a0df74c03996
-#   text hash     b5ad282786da8d76
+#   content hash  e9e31fdd297e6763
+#   text hash     be395e2fe379c444
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c18ab55e1e4c8001
-#   text hash     36db88a7c07739bf
+#   content hash  22b36a42d31d5559
+#   text hash     9ece3990151a581e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

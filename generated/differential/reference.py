@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af253a92829f10fa
-#   text hash     c0eac973cd8ba3b4
+#   content hash  996c86ba33b4e073
+#   text hash     85b84ecfebe40842
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  92906e6c8c37d8cd
-#   text hash     7651c71ae8af9494
+#   content hash  b57d8abaa8d14ccc
+#   text hash     269a6dcc12398a4d
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  944b52cfa19cc7d5
-#   text hash     dd41ce61bed9ed48
+#   content hash  4f994fb2173a5d06
+#   text hash     19e8db8b1823269c
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

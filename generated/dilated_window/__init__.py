@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d97c0a4096511c0
-#   text hash     ce67ca96de092bdc
+#   content hash  43f19fca8f4aea89
+#   text hash     9e9d65e411e83075
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bc8d89d73c5ce486
-#   text hash     a6dbef74f01efac2
+#   content hash  72075595ca4ba6fe
+#   text hash     0002449dfe47b2a6
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

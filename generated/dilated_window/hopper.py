@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  84baa8d52d2cd901
-#   text hash     d3c79c159a2dcc4e
+#   content hash  8dc4b1502833cf0e
+#   text hash     105c4233bb8ec272
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

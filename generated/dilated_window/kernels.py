@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c460aca40927c8d8
-#   text hash     3e33ccbcaba61ffa
+#   content hash  faca137b281f9ebe
+#   text hash     1abaee93602070bf
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e49e050592e63b3
-#   text hash     3caff6782d57cdd0
+#   content hash  6d7c1216d17beda4
+#   text hash     14464c4456f6748c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fe4315307b582ae0
-#   text hash     a27b67432bccb030
+#   content hash  6ad4e99dbc84e07c
+#   text hash     2e0a4e746ccdef61
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

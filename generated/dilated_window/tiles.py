@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  08dcb55e34cc1ba1
-#   text hash     db01463e81886d35
+#   content hash  613535d03b2d57ea
+#   text hash     01f353481adac411
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  369451c109cd3565
-#   text hash     18cb48954a827ae8
+#   content hash  864864ae861e2a59
+#   text hash     5db2a9a621fb4712
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

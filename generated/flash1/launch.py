@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0fea2eb35484e110
-#   text hash     e039ab118752d998
+#   content hash  63fa88c6fb594e45
+#   text hash     dea17c4abc2597b7
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

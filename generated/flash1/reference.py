@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c7b341fc34eca316
-#   text hash     9910471def2f99f3
+#   content hash  ad356c4a813f4dbe
+#   text hash     da84eb52b5821572
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

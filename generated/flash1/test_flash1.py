@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4d1030368ed679cb
-#   text hash     2be9b3f1a8dacda1
+#   content hash  86f7c893451d4c71
+#   text hash     80ca34ff600aae44
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

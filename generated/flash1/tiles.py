@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c74745d7f832c2ff
-#   text hash     84935b1787e754c6
+#   content hash  5990bf719f5e2eaf
+#   text hash     e4e99c864abd7e4a
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

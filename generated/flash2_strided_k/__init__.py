@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e441618da5edebcb
-#   text hash     a804a630cb25ecd2
+#   content hash  51b242bfb0512324
+#   text hash     3f8bc06fa590edd3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d1db949e3dba78d9
-#   text hash     734df7a231c6d18c
+#   content hash  57fc4c6c15c292b3
+#   text hash     93501cb2def8b334
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ac0e3dd0646cf3b1
-#   text hash     8cd56741c2087fa8
+#   content hash  1292f9e5509f53a4
+#   text hash     5be92758f723354c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3fb1eb43e1c0a0d4
-#   text hash     8cb9d5ab0d590b0e
+#   content hash  b8941d1b1a4aa4fa
+#   text hash     7db3a0ce0a2dc2f2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  589e845f5aabf290
-#   text hash     2d153ee5416586c7
+#   content hash  c8e859a4b4c7c55a
+#   text hash     0366121cb5693424
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

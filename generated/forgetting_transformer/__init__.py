@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8f2bd80c11f16753
-#   text hash     7cdcda6b6fbd53c2
+#   content hash  ab175eeda846cd17
+#   text hash     fee418fcded24fc4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

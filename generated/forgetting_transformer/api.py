@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2561028cd8516042
-#   text hash     8190946cd87bab65
+#   content hash  73dde014fb130c91
+#   text hash     6c34b6b20d25dc94
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ad446936b686e30a
-#   text hash     d170e44af9ac3d0d
+#   content hash  2b6e6f8522cf07ba
+#   text hash     a5028525680183b4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  573966c9358ec973
-#   text hash     7dd4682fbf37acbf
+#   content hash  f33625665c168c83
+#   text hash     1bd2bedee01aa2af
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9839d7c121c25806
-#   text hash     4727ea57bd6f4fa5
+#   content hash  94d73ac47ebbcea4
+#   text hash     f5369fa881d8fe1b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9d2c960639b1afd6
-#   text hash     979332e44b04790b
+#   content hash  8c0f4fa71e99cc2f
+#   text hash     c2889b416724bf8f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6e56b5beb180b85d
-#   text hash     759b2e1c2fb27f2b
+#   content hash  2e4356ba1d9206e9
+#   text hash     5e078950edb5d965
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

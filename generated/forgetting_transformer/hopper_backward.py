@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  005fbe6d9baf73e3
-#   text hash     e06cf7304cb2eedf
+#   content hash  945561056935f676
+#   text hash     cd939c9a4aa65245
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f3abae5432767bbc
-#   text hash     906340d21a66df9f
+#   content hash  7fb877c5998fd13c
+#   text hash     409b856ec368787b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

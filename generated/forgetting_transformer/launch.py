@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  93ed8b5a68bc70c1
-#   text hash     6b581ab034c69c8b
+#   content hash  52f111043bd3dd3c
+#   text hash     cbd1214b107572ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

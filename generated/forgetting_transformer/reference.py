@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f09e794c7de7112f
-#   text hash     ef26fb0e989e2b5f
+#   content hash  401018e28acd645d
+#   text hash     977fefef59590074
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6c3459b93c1d27a3
-#   text hash     76061479dbc2d688
+#   content hash  4af50065eac0d711
+#   text hash     4a4f3f12d4511c1d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  05e9953bcd671e2b
-#   text hash     a6f1492a0a5c88a6
+#   content hash  664c118d9ff89d76
+#   text hash     f70c32c45bce9837
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

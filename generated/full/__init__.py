@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e46015cb182a05e7
-#   text hash     ac3fd6d4739da888
+#   content hash  f429f56aeb1c8b19
+#   text hash     19547bf4ea2de29b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9e91de6642143075
-#   text hash     7b1112f8ff294585
+#   content hash  e8608e17fcb651dd
+#   text hash     4d8d308ef3e2e3e1
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

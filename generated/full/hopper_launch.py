@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59ea2d85083e08ae
-#   text hash     cf4ed56fd05c8b4c
+#   content hash  4ebe0486e85b88e7
+#   text hash     0e3db32b51ba0c53
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  726209bb15449484
-#   text hash     ffbd20c2eedad836
+#   content hash  e45034ab63c5937c
+#   text hash     8c1c8a565a68536b
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

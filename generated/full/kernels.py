@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b045b689737d8eda
-#   text hash     10926de00d88fdc1
+#   content hash  dc2d591fc3373fbb
+#   text hash     0d8a674f412d2143
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5b4c2d5d5264255b
-#   text hash     b396e9c92fe7c8c5
+#   content hash  058a2755135d5dd1
+#   text hash     980f9fb8183a76b4
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

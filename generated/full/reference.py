@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  01fd2a5c5680aec1
-#   text hash     c1261bd1ec25a601
+#   content hash  78f392f267d62f44
+#   text hash     ea866878d8851830
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

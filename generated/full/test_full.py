@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9e61113c6ecf7f9d
-#   text hash     7b8d01575536f13b
+#   content hash  c70577371cbbd7c2
+#   text hash     a52a193d06c7aa88
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1da49a40ac7fae90
-#   text hash     7c8d2b36b7612713
+#   content hash  8414cbeef6042972
+#   text hash     4a31aa01918a79fe
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6bf9df39a997b559
-#   text hash     6f153158b4767e78
+#   content hash  f58c52dc06424c81
+#   text hash     bff0c353c9816e14
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

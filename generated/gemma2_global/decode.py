@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4eb748c63e8a0f7d
-#   text hash     200bce0bb1ab3fc0
+#   content hash  a27485c260827a3e
+#   text hash     97b130585c43e169
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

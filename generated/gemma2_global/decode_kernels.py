@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6d0e119a70164c52
-#   text hash     75c0658a6fc2e1a5
+#   content hash  30a4349aaf076066
+#   text hash     74a1f7e11eeae3eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

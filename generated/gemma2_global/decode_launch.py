@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  09828c9d51972480
-#   text hash     bfa7268d3c682b37
+#   content hash  3a05bc7b1d7f4eaf
+#   text hash     81bbc56a9c98c830
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

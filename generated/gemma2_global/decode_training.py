@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b2c34b7a43cdf580
-#   text hash     1e71465eb3a8d2f1
+#   content hash  7c2422aa9c3c0dce
+#   text hash     16d980ef53d993df
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65bc685c323b2675
-#   text hash     7ba4be541de96adb
+#   content hash  f5a7128273084ec5
+#   text hash     a575df8ee3cf45eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c12d0bf7ebd576fd
-#   text hash     50ed29582d354a33
+#   content hash  163468621c0409b0
+#   text hash     411a7df846815bec
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

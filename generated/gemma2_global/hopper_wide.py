@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a0bbd10221d00d4e
-#   text hash     371756cde1b58b04
+#   content hash  48d3ba9ad41dc2c2
+#   text hash     07ef08769d587ed4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd05c53cb7732c07
-#   text hash     bfe3747d3b3f35d2
+#   content hash  065448aaca82cb5a
+#   text hash     dfcc3ed63cc3ec73
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

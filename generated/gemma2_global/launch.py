@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ca9e78083f3af2e3
-#   text hash     171f7472b9d1d7b0
+#   content hash  01e5d9ae6b3d31fa
+#   text hash     3032e0cb92b649b7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fd7f1e0ba6758399
-#   text hash     537d27d7468ce4e4
+#   content hash  a78e0cfdbe2e1af8
+#   text hash     67b59533d4d80b04
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

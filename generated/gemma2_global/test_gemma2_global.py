@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24c35de12a4b3d22
-#   text hash     ac0dfe71f276b1f6
+#   content hash  43ca78bafdc391d3
+#   text hash     42159280521fd336
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

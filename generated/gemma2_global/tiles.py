@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  85ddf7c50d963b58
-#   text hash     eb13396e8eaff591
+#   content hash  d9168a6d3dd0c8fb
+#   text hash     64012e8eb7d879dc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  de3bd29ec1e96b62
-#   text hash     82a8a03d165e3b25
+#   content hash  d1647385e555b1a8
+#   text hash     2ca1ee3097c47ccd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

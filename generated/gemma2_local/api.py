@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ac758ced7455f75
-#   text hash     eb922b3ec8e5a923
+#   content hash  eb6ed13693356ad9
+#   text hash     f5c08d52b9fa885a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f3a449c0a621dae
-#   text hash     d88d584cde9682ad
+#   content hash  c1d4de11f6e136ee
+#   text hash     2280155b22ce3f3b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

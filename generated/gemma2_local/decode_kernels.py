@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3b15d0a4876bbc2b
-#   text hash     532086df6b77d145
+#   content hash  4c92da72d28279a4
+#   text hash     fa9d839188a149f9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c2917a1c45910c0b
-#   text hash     11a62a8956c2228b
+#   content hash  09f89a8115a41745
+#   text hash     1aed79fa253f717e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

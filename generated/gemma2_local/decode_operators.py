@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7ee39b5fb55d5b60
-#   text hash     a95edb1812753219
+#   content hash  bc2da873119b0e46
+#   text hash     346d1bec657e73f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

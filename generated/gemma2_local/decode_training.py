@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7906e6c71416aac7
-#   text hash     a1f8dc97ffff04ae
+#   content hash  4587dac323b1b181
+#   text hash     1ec418e91d703613
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4cfa6d19a820779
-#   text hash     cb6bd9eff5f61bb8
+#   content hash  2a2a0ff6c0e0180b
+#   text hash     2cbb1d747ef722c6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc57d74f62805fbd
-#   text hash     87eefae5e1b2d8db
+#   content hash  892b99eeb3856ae0
+#   text hash     928afe9640deab80
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f32db14b9fcce8d8
-#   text hash     42583ac5dfb98157
+#   content hash  6a3ff086351c103d
+#   text hash     e80b250fa4ecd57f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46c8c918e58db31d
-#   text hash     e0836096d7fc3bc0
+#   content hash  c77d8d9ea44f1d77
+#   text hash     dc4d481f45a758e9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

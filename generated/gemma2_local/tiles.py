@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  280a440506f21580
-#   text hash     6a0709d6bbab5a08
+#   content hash  f59bf1918ae25644
+#   text hash     3a8be72af79d7cdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

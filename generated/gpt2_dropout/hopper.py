@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9c3d0ab7c966aa04
-#   text hash     954808f2cc29ee04
+#   content hash  7133287d741df76f
+#   text hash     a0075429c64d3f3d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

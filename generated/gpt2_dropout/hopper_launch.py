@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6ffd7fb6b8d96870
-#   text hash     88b788cad9aec760
+#   content hash  7af846df1f0f05ab
+#   text hash     8e5caca3982d09b7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  880d932f8b45abf0
-#   text hash     deec713f404b7bd1
+#   content hash  781bc3169e1ec34d
+#   text hash     be7509ee96e5b5da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

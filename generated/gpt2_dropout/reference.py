@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a9c95fa00f425167
-#   text hash     e5bf7611cf7f8e44
+#   content hash  ad4961abf5f0bc78
+#   text hash     cfb34df5381abd9f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b818aa8d45fc0a65
-#   text hash     156b6d17f4ca588b
+#   content hash  bbd8ddbafad405d7
+#   text hash     17a7c93243468a21
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5abc91464cac150
-#   text hash     af1e973dea228d05
+#   content hash  9ab09e215e3be23c
+#   text hash     340da2c796124e6b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f572d4143acd24d
-#   text hash     977eaa14f0292754
+#   content hash  c975efe733a81ff8
+#   text hash     859b158384493ff5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

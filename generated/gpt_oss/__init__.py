@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8a8ac01bec59e66
-#   text hash     b802edf5de6f103e
+#   content hash  3b248ba90ee16abc
+#   text hash     28ac3948ae7b2bb7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

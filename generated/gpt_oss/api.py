@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2111af0d32ad8774
-#   text hash     0d439b902675aa38
+#   content hash  08066047efbd1ec2
+#   text hash     833ef652815740a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2cb85f6ad73564f9
-#   text hash     8a9727f0349716da
+#   content hash  8919555a0b0883b4
+#   text hash     8efa5113b770d419
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa995479b7482996
-#   text hash     12c5b5c89eee2869
+#   content hash  9d615b78e1bd7b5d
+#   text hash     bce57b5c263b1f17
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  49e30160f9dd5141
-#   text hash     28e7366c02c7278c
+#   content hash  627703396849cc04
+#   text hash     755b001be5c95b22
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

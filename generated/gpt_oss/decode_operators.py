@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fbdb0e7a252a3de3
-#   text hash     1039f06fef3c66fe
+#   content hash  25ebec853dd529c8
+#   text hash     8ba2e24c758fa16f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

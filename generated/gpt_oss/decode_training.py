@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2dad689852e7e08c
-#   text hash     6f7b2c90ab6fdbdb
+#   content hash  b7652ad6bbe6ff88
+#   text hash     1fcc38559e46b557
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c37da6df7eb3e13f
-#   text hash     04f27959399b9935
+#   content hash  6b3a42fd6896680b
+#   text hash     841dfd09183dc61f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77daba874170eb20
-#   text hash     7e96cc4facdde2e7
+#   content hash  28b990f466082b60
+#   text hash     4e93c46e49c41e7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  152496cfbe9b3182
-#   text hash     a8f754e608cddbfa
+#   content hash  7fdd8879aad3acb6
+#   text hash     0a8e8894353ce2dc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  49f90a7e4233a9a2
-#   text hash     55061b7e9b11715d
+#   content hash  87e3706a4e9071f2
+#   text hash     31a627c3ad4ed597
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9b7daa3c84d67cc9
-#   text hash     131462a957f7232e
+#   content hash  c24d30215bc0166b
+#   text hash     7ff743b0af4b577b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ef308b76fa0b0d61
-#   text hash     e31879588492a875
+#   content hash  5f82505f47d86b03
+#   text hash     95667ddc0f3dcd6e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

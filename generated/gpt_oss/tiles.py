@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9a52998e95f95777
-#   text hash     73ee11163e2776bb
+#   content hash  596ac060dadeeb22
+#   text hash     de4cb3b0dbe450b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

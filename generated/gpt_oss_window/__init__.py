@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4cab6295db2a4799
-#   text hash     0d310b7f312e3a56
+#   content hash  6c4e1edeb472f52e
+#   text hash     d336877b50a3f654
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

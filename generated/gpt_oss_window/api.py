@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f04d5f648e131bf2
-#   text hash     918ba0b4ad38c5ee
+#   content hash  a3c44563bedf73c3
+#   text hash     697e423792ba8471
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

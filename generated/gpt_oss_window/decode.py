@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  796b2ccf446db44a
-#   text hash     60592e8aedbb06dd
+#   content hash  25218d48f91a81cd
+#   text hash     3b18ee5bfa20fa95
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

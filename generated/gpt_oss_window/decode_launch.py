@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e979af9e7170ac90
-#   text hash     88093c773f8de00f
+#   content hash  10eed09f7841b4d6
+#   text hash     db5a344af35d2722
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

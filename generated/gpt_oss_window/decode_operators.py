@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba3daf60d672a2ee
-#   text hash     01fbaa400cd9fd92
+#   content hash  50f5292ce2796f66
+#   text hash     c8b8df24c3f1f815
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

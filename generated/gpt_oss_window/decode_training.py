@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ec916a33f6c2a3a
-#   text hash     266f079b8fd8f17d
+#   content hash  00ac1d4b4269c856
+#   text hash     94030d63818fe993
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc67527b904e6270
-#   text hash     6284b765eccd2c0f
+#   content hash  6b8d53aea5aa84b6
+#   text hash     fa0ae57b2166c3c4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

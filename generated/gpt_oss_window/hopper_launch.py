@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b700e096f304e3f9
-#   text hash     7ad8574a7a1cc2dd
+#   content hash  969f532801f4c6d3
+#   text hash     6f3ecf58c5eba764
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

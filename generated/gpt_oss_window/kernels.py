@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76e843b6766dc1cd
-#   text hash     bd397ae5c5b22a2a
+#   content hash  30cbf1138e2850ae
+#   text hash     9dc01e0801b6fff8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

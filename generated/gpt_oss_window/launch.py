@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  13c66e21a500780f
-#   text hash     dd307bd485db9566
+#   content hash  3d1aea22c5dec5bc
+#   text hash     5c4b2363b951ce0e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

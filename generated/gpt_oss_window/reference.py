@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eaa5123f33bfdb6b
-#   text hash     fdbece274be6b0e8
+#   content hash  e528c938b497d858
+#   text hash     be6ff4ca1230f56e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

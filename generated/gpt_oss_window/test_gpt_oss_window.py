@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0e1a6e378d7eef36
-#   text hash     42acf18e20971e04
+#   content hash  4e0cc7bce70d38af
+#   text hash     87b46ebe0fd537e3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ab8619e50419b75c
-#   text hash     c917bc6448933111
+#   content hash  04fcedb71587b8a5
+#   text hash     68e613748fbec4ca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

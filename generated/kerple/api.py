@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  75159b3da123e284
-#   text hash     0754d631189e1e80
+#   content hash  21c001d7e06bcc76
+#   text hash     0d38f099b6cd791d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fa0ee8c93d7957be
-#   text hash     55baf42c22e1d61a
+#   content hash  95314996ccb83569
+#   text hash     d85ca5228e04964e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  851fa6f5bbf38a30
-#   text hash     83f42b47b93b63cf
+#   content hash  559270084c64afbe
+#   text hash     79d07b5984c1a3cf
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

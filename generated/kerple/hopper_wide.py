@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  29d4877e0dc53a97
-#   text hash     c660fdbdfd614bc7
+#   content hash  d91edcb1f142bb21
+#   text hash     e88dc1f657396a04
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  90cfad355e08cf35
-#   text hash     35a366a608ce8ef0
+#   content hash  56f7dc87b5b22856
+#   text hash     bc6628d4086b392c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

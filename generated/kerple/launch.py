@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6aee1097b3d06891
-#   text hash     f1bd6c19073d66a5
+#   content hash  95938d2fb5618604
+#   text hash     7d8c457f96091035
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

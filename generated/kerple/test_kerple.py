@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e3c5857be3b5003f
-#   text hash     02562d493684ce9d
+#   content hash  7f78065f22f38101
+#   text hash     bf6c120121ab2e6f
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  652beb4d8f4f1bea
-#   text hash     2fd1a9a0579e5901
+#   content hash  7f8fe68bdb4e436a
+#   text hash     fad2c4bc4d27462f
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

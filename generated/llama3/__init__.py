@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14dec6fa85cf3fdf
-#   text hash     435368b294ec09c1
+#   content hash  2d8c6a9929e6159e
+#   text hash     958dd813b2a4d6a2
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2a4461af3e9f2a54
-#   text hash     0f6d3af61e9bb08f
+#   content hash  23c77fdb03a47114
+#   text hash     f9c63b3301ce7e6d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3259a15ccc9d3fc9
-#   text hash     37dd5b567f4b1591
+#   content hash  c1a0e4be45d684ee
+#   text hash     f046e0b81f322060
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

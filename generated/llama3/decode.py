@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d760627c15eb3ab
-#   text hash     7bc36867a65f33a2
+#   content hash  0678f22b430efc9b
+#   text hash     694ffe977f3ac295
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

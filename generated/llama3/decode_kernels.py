@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  31ad937349831d64
-#   text hash     3e69577ee7b12dc5
+#   content hash  9834af3840f5617d
+#   text hash     4b8ec18d66c1d024
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

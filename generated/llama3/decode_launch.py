@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24b8463718d41e56
-#   text hash     4c6a5121ec6ca8b6
+#   content hash  ee43216c7cd9effa
+#   text hash     3b772fb680ebe227
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7cf70687436f2874
-#   text hash     7fd16491de426a33
+#   content hash  632410215940710c
+#   text hash     f90cf4e281afc333
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7c878870a73670b0
-#   text hash     6837de1d12c58569
+#   content hash  85a5e8f2fb4d6578
+#   text hash     f6aee9e8b34c18ab
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  48e587f07361b6bc
-#   text hash     078728fe260ea7ae
+#   content hash  5a34662dd69e32f2
+#   text hash     d1c553cc6e160b64
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

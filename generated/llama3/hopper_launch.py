@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4898b25c338821ac
-#   text hash     e7e638f30891782a
+#   content hash  2137b64e01ee20fc
+#   text hash     2f500408b76ae0c3
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

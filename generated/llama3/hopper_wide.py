@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  42be62b20d0e4a85
-#   text hash     31ed22120f2f263d
+#   content hash  434afb2974e59bc8
+#   text hash     d181485751876d71
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

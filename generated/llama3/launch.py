@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  955fe4262c04af88
-#   text hash     68d91bbdf4e5f5a4
+#   content hash  0effa0b9267829d0
+#   text hash     1d0a94f81cb4e1e2
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

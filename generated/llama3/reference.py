@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d2de4af1b7936c5
-#   text hash     b0431fe48331a658
+#   content hash  7ce99a43ac1a77ee
+#   text hash     72a4646043d8f051
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

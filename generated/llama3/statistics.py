@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f80180d1e19cda95
-#   text hash     7aa9189d06299e03
+#   content hash  62396971a99f4611
+#   text hash     6ebd87a0db96cd5e
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8f19e2fa42bc9bb7
-#   text hash     44b80fd8275a5161
+#   content hash  edec417c368d86bf
+#   text hash     49a110f4a0dfba10
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

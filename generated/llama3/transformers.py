@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0f7c844ad9205a6
-#   text hash     c5f9214c94dc9304
+#   content hash  518d49c06fc764c1
+#   text hash     c726b90f2a859e66
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

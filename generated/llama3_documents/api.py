@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  91751bcf9f774672
-#   text hash     42c07c1c7316c12e
+#   content hash  cad04a1ffe75f836
+#   text hash     0032f0a96c489827
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  730d3ee0ac2db847
-#   text hash     4f11053d6c25feb1
+#   content hash  176c8d47beb195b3
+#   text hash     76a6edb249de23da
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

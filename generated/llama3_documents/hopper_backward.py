@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  34c3e2160a4d3448
-#   text hash     3eda619c2741c992
+#   content hash  5b1a494fa75baa62
+#   text hash     9bf359eae1fcc0df
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6f14fc5a7ed998ce
-#   text hash     9e1dc85854f0c404
+#   content hash  84d2d9d72163422e
+#   text hash     49ef7896c4c37f5a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9605c1cae42f5bf7
-#   text hash     bbc1dd3b0be7504b
+#   content hash  8eefcf8bf447db07
+#   text hash     76987d2183a4e088
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

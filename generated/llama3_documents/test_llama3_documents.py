@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a9f846bdd20785a8
-#   text hash     3b7f8294574bdbbe
+#   content hash  7d4d54315e2d41e1
+#   text hash     f539e45ffaf35939
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

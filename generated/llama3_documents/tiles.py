@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8048a32c3bfa2701
-#   text hash     6ccaf301866abf10
+#   content hash  a566f839b28f2d2e
+#   text hash     5f27ffd592b71e87
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

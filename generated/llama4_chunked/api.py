@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ebc1023d056f885f
-#   text hash     eb73fd7edf8314fa
+#   content hash  0f1860ecedf85963
+#   text hash     0b5455d8c332ab58
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

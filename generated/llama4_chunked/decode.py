@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7e87c90a7dd33119
-#   text hash     b8956f57eeb4f706
+#   content hash  9446a5fabadd14c7
+#   text hash     cb8e0f5f14df38c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

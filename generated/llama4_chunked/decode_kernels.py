@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ffb9be93bdf79b7e
-#   text hash     2a6079cbb181b62a
+#   content hash  881ebba93d1d3168
+#   text hash     e627b694550e6dc6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  40b3bab485a6f375
-#   text hash     cd89243eca77bf02
+#   content hash  9f57a83ad1340c51
+#   text hash     c7e873c763e2ceb9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

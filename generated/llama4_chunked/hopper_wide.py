@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  844106018548ccb4
-#   text hash     db4f4cde528c2e55
+#   content hash  c46066e6ff7fc4e2
+#   text hash     da47f8325edffad5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

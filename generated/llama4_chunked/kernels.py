@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aafbc86f52e14cbd
-#   text hash     326eeded85f0bdbc
+#   content hash  2c2030c0c89f80b5
+#   text hash     f32bd46a631c7eb2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1faa3fdfa5d60fea
-#   text hash     d8560e51cdd65866
+#   content hash  76c8f0209a550b6b
+#   text hash     7267589e9abc3161
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3d4bebf33f8a8a54
-#   text hash     7d31869cdc1b3d2a
+#   content hash  87f974fca3603d9c
+#   text hash     b7f8b16a551aa472
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

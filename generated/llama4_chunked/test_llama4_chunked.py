@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0b7c15da9b5f66f8
-#   text hash     18576dbdb170f428
+#   content hash  e1a472d033c1e2fa
+#   text hash     708aabe419aa4456
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7d26c0f123dc5343
-#   text hash     8ca01c5267aabb5c
+#   content hash  e119b2650a624cde
+#   text hash     0c9dd7d2b0fb124b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

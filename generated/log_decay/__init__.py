@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  33e02f9124df51d3
-#   text hash     60660b1b7cef18ea
+#   content hash  d7fa39313d29dbaf
+#   text hash     d39daf1ab433997a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5649873567947d34
-#   text hash     6af218e39a90d3e5
+#   content hash  0242baae12cc0447
+#   text hash     15b8912479e389f4
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ab97e3deefab2b3a
-#   text hash     2907718847e25885
+#   content hash  693e54e7b33c6bf9
+#   text hash     ed8d7a1ec0aff670
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

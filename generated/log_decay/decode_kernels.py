@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  151001bc3acd4244
-#   text hash     a97a90ec2d555ad9
+#   content hash  48ff376c3b41c84d
+#   text hash     27f6ef3333958e11
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4061a2f0778fbe1f
-#   text hash     fc0cf5069799744f
+#   content hash  d36d9a335270e57a
+#   text hash     979aa1498626fb87
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

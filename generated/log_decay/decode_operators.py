@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  867fa154957d8b90
-#   text hash     ae9e76da660b37d4
+#   content hash  c7be15a242faf374
+#   text hash     5bd6056f76013806
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3701a2aef97676cb
-#   text hash     9fb546284340f192
+#   content hash  3f443c36e24428d7
+#   text hash     70c0a88c7f55a249
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97b55f85ad918e14
-#   text hash     54a4d3875ff8b9d6
+#   content hash  b0982318ebc810de
+#   text hash     ca0445d20a1791bd
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fa8491abd85f7ef3
-#   text hash     25815b3e621ad8ca
+#   content hash  56655d25dd2fd290
+#   text hash     d3905d4b9702e93c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

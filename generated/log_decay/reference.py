@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  22ac5d2de1146a99
-#   text hash     13369660c97653fe
+#   content hash  5e76f76ec51b4817
+#   text hash     93e8e13536d3f145
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d13b7b5981530cad
-#   text hash     17ec24f4c7376a71
+#   content hash  0b66421643ad59c3
+#   text hash     3573dacf89c83bce
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

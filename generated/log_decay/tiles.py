@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9a24320c62536699
-#   text hash     9c105b34885aee26
+#   content hash  d7142e9851aa7389
+#   text hash     f47909a50adc6fc4
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

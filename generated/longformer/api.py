@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  25a5544539fe1add
-#   text hash     c1a6ef4c735a83f1
+#   content hash  362a0a4c13f7a49b
+#   text hash     0960929ca7fcb41d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fb5d0f566975341b
-#   text hash     4852f23842cf1653
+#   content hash  90df4f48ac76f222
+#   text hash     7f909a5af41ba00e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

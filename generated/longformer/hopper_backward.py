@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c9ce5011c900ab21
-#   text hash     bd890ba9f7f26d97
+#   content hash  574d96240e5cb854
+#   text hash     fa45167459646d60
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

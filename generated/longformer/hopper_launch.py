@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f882228951eb0f85
-#   text hash     06f10ec37cf8c529
+#   content hash  14120ac75af026bc
+#   text hash     669dd168b83fa6d7
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

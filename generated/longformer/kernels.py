@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3194ab4c4d0e5674
-#   text hash     9e13c516055ec28e
+#   content hash  3ef909829239aad9
+#   text hash     bf58546b187d1172
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eff033e823b4b182
-#   text hash     4c525a074f41fdf4
+#   content hash  e37a48119ae84ec1
+#   text hash     f5c60b6ce3dc9848
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  44da4bd8847ec2fe
-#   text hash     1082976ae34b2339
+#   content hash  4bff8e66215a423c
+#   text hash     21be3210add44e7c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6fbdaca6b2d4a8f0
-#   text hash     29710043054ef495
+#   content hash  f9aa8973795618da
+#   text hash     5ffdf9fb0ce48d52
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

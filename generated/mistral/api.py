@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5b048f8a725556a4
-#   text hash     f5bffceadc43c27a
+#   content hash  a3b0eb094268e0c6
+#   text hash     7deb7abb513db53f
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ebe671aa36fa1719
-#   text hash     0c2ebbe2bf5a259e
+#   content hash  adf7842418bcf38d
+#   text hash     41960315b25d9e22
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b7315104c37a4215
-#   text hash     f34bf13ba041132c
+#   content hash  90ff683333e6065e
+#   text hash     56f41fb8349b984a
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

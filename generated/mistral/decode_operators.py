@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b229138c4ad97125
-#   text hash     f47b19c30eee6e36
+#   content hash  1a8a4206408f701a
+#   text hash     ade4849e45cd8c8d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  175c5d0a0fe487bf
-#   text hash     1feef15c928c2ef8
+#   content hash  99be7a89acd225dc
+#   text hash     9b213b47831cae6b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

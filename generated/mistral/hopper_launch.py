@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c12f64d45828fb5d
-#   text hash     830f5b3c02649fcf
+#   content hash  fce1e9cc344b1259
+#   text hash     9236e207dbe14386
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

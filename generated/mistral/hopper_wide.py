@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ea121694add76e31
-#   text hash     38da84c6e38fb8c6
+#   content hash  b9d0460394c83bb0
+#   text hash     0509e3b5995b9c8d
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  31d56b2f5780f832
-#   text hash     d3a60884abfaead8
+#   content hash  b0d01117b6eb5d3d
+#   text hash     e52bf2bf86bfb625
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

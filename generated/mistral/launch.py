@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  563897a59bbe8300
-#   text hash     77e63f4a6949f4a3
+#   content hash  8078d99b63a78b52
+#   text hash     522be7f1346d4865
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f7b32dbeefbe335e
-#   text hash     2811b7241e9e833a
+#   content hash  669d662cf9c0534d
+#   text hash     3ddad6bfb8365614
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a294c0768199772e
-#   text hash     aaab3005d8d4e35a
+#   content hash  0e5260e427053b01
+#   text hash     227638417cf3b0e1
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7eb8d58f0c1cd68c
-#   text hash     7035b14eb9208366
+#   content hash  c6fae09c6f56b9ee
+#   text hash     68d2d92d5792e1a3
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

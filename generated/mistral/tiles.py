@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2a0b6bf1e0633acf
-#   text hash     3e8f4ee9260e8455
+#   content hash  0c301680ca6b8e7d
+#   text hash     6a04c630c34f9a1d
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

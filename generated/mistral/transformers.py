@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9594fd554258cc6d
-#   text hash     f648c5f8ab9099a7
+#   content hash  6aa878a3e25d6058
+#   text hash     94442675d46e223c
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

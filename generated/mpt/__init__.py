@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f85c59eb24a0a69
-#   text hash     33e79e088b89def6
+#   content hash  93d72686b9b0b8dd
+#   text hash     699eb81716769897
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

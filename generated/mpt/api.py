@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f37aa78b6955721
-#   text hash     6b36b2f01eb9ee35
+#   content hash  22cbe643a35d5a9a
+#   text hash     dfe3e6c2fadefbd1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dbff62c4d21a85cc
-#   text hash     d9dfb71554160ada
+#   content hash  cda18861a33f5c22
+#   text hash     895fb6c5333a1d69
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1909f38ef2fa152d
-#   text hash     38d6e8e89551b2db
+#   content hash  ea1e3ef63f3e2955
+#   text hash     7fb293f06586cddb
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

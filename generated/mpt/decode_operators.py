@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6710d83f5bcaab9
-#   text hash     ed787356167e101f
+#   content hash  07ccb1741a98edda
+#   text hash     40bf24610521b2e5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  99def2539e8b6d83
-#   text hash     f16c6fa902a22a11
+#   content hash  4c06d92be35a04ac
+#   text hash     6de20bca1ac60372
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

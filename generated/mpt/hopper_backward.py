@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7acd9cafac5e3a3f
-#   text hash     63b8cf4a155e3d07
+#   content hash  6b5aa693257916b2
+#   text hash     dec8a52e4a1e5faf
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

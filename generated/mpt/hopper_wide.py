@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b72a77540f0cd372
-#   text hash     65efff39bcc77004
+#   content hash  b42fcefa63644a88
+#   text hash     4fd71a0f47327dbf
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  70ed1d6e7c721cbe
-#   text hash     216f1026825ad07b
+#   content hash  9a1a636fea682e79
+#   text hash     1089ab0c7c293959
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

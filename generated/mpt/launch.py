@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8ba56ee0b2f27f58
-#   text hash     d64b81f95effca7b
+#   content hash  6526b581c4ff086d
+#   text hash     08cc7d03673d84a4
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79c53bdb79b2720c
-#   text hash     6a72106bef23b7d2
+#   content hash  0366d16d297be2ab
+#   text hash     2f59ba261faef63e
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  17374c0cad5e6408
-#   text hash     fd8449bdb2f32d44
+#   content hash  6c8c25f0e8d1b17b
+#   text hash     6b8697cd39de82aa
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dc24dc92e3d9432e
-#   text hash     4af6d2dd427a0fa5
+#   content hash  4c792c921ccaffcf
+#   text hash     482ea6fb678b0e12
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

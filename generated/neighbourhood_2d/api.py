@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eea4aaa37a3e1e16
-#   text hash     42021600b5d8b6a0
+#   content hash  9a6b1b55e58161e7
+#   text hash     073754b7a736d2fd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

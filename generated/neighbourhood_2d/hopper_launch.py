@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9f6bb1fad25b136c
-#   text hash     f0ae5a30dceb1b33
+#   content hash  86265740537a34ae
+#   text hash     a8f5de8819a553bf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

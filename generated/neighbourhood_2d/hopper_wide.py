@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7e32e943dd9ab629
-#   text hash     c9b28d1d8354b8c8
+#   content hash  d527011418c494af
+#   text hash     d4a012fc07cd1744
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

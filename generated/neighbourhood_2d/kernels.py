@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  483cb857ebbc3b14
-#   text hash     cfa4bfee9005b742
+#   content hash  cb0fba3aaa6ef1c8
+#   text hash     207e5b43280070c1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36cde2390400ee91
-#   text hash     6e4d8097ea20ab35
+#   content hash  ccc6170550d9a5c7
+#   text hash     f195da338fe93b84
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

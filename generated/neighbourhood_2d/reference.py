@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  07454b03ea039e22
-#   text hash     f860a98c842e7b62
+#   content hash  bb910d74b3ca4a6d
+#   text hash     5a9a7a651a2c6f8a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

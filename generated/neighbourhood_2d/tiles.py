@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6c75a2fa0d15ec65
-#   text hash     53174a50dfa7723f
+#   content hash  39e267466bdc30fc
+#   text hash     4005c56d87d1598c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

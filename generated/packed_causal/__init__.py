@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cba2434ebac050dc
-#   text hash     6f4530973ce2efd8
+#   content hash  d957afcc5801eeb6
+#   text hash     a4b236dd6be68ba3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

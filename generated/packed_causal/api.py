@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  84a338a1a6778692
-#   text hash     fa6108f69619f68f
+#   content hash  59933842921eeed1
+#   text hash     dc5e8cd56c2e94b6
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bbc42278df632036
-#   text hash     91f308d1711af4cb
+#   content hash  b80a5efc33817dd1
+#   text hash     cbeb3d96939bab5e
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9449f52aebfd622
-#   text hash     b694ae5fef47b305
+#   content hash  83f7f55297c29b21
+#   text hash     9b874952cdbfa3eb
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

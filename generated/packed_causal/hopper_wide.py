@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bab4e702079066d3
-#   text hash     adb4f51417e4d41e
+#   content hash  f6a0258855d0bb6e
+#   text hash     3712427f5ba944b0
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5429c63d0fb6bf97
-#   text hash     4c1189ae9166a972
+#   content hash  fe6bc483b6f9fc22
+#   text hash     2afc62bf177e8375
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

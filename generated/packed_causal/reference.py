@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2da6477c72968c39
-#   text hash     6770ebb6c514c110
+#   content hash  8fb9e08cfc88e6f9
+#   text hash     e4e29c9a165dee9d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

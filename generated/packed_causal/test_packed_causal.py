@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e8eed82b1896fbf3
-#   text hash     d55754ee8a441235
+#   content hash  8bc7e7bb9f88dc4b
+#   text hash     211467017b45c4b5
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9464dbc8beea37f8
-#   text hash     0929b6932218fcd7
+#   content hash  f7c69a5cba9ab0d1
+#   text hash     8d440de67dfdad7e
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

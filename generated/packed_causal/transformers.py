@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c67352b7abe6a621
-#   text hash     2ba0e87c2b57c676
+#   content hash  0b52a0150b46de65
+#   text hash     6c8397b6aa3d76e2
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

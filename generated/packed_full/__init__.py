@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d340b2e001f15759
-#   text hash     9a8ed9113f0fe0d6
+#   content hash  eaa968f35ff866e1
+#   text hash     05e06cce2a26f3c7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e70780f0d84105bd
-#   text hash     c1fbf0ce8f2c64ae
+#   content hash  39d78230492a6b3a
+#   text hash     d2e05988065ad4d1
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3a5f2c6e78c1af09
-#   text hash     93ffe1f05d16c291
+#   content hash  d25fa27341dbf205
+#   text hash     40b046685c5663b2
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

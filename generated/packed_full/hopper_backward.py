@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b5a096e2673e28ed
-#   text hash     87ee4302008ea7e6
+#   content hash  7bf6d1cabcf32291
+#   text hash     97b401a1af69318f
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

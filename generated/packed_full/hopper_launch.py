@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a7168dcfce6b0ca8
-#   text hash     10dc3950b58a7328
+#   content hash  20fc8b23cd11c1b1
+#   text hash     a5f81737866b67b7
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  10b796f1913b1325
-#   text hash     001d1c41cef47df3
+#   content hash  a96b5f5a7f9f51d2
+#   text hash     a5ebb4357c8be3ad
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  af05336dbacb45fc
-#   text hash     29675fb9a2ea48cc
+#   content hash  776d73f021940c14
+#   text hash     c4b123f5e73cee3f
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba34b208fd048a27
-#   text hash     47954abbe8ec9a94
+#   content hash  bd9f68941277fe84
+#   text hash     5e0f0c68b9614e3a
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8172fe3d3eb32d20
-#   text hash     ce7be6c8dbbb42a5
+#   content hash  4646aa4becc61b9a
+#   text hash     221165594ba10f12
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  28fe669d5918f190
-#   text hash     a0410e6915719c19
+#   content hash  e864bfa7bf11ab1e
+#   text hash     10d7f15fd58268dd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3b08a87055143b73
-#   text hash     c24f4fa7ac5ebd31
+#   content hash  cbd6748a60f85f32
+#   text hash     4fa01f6bdbd33d74
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

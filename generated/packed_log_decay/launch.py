@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0375def33e8cb61
-#   text hash     c049792c60687815
+#   content hash  28e4ee891db7a037
+#   text hash     e0490a98adaabe06
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b61e0ac2b95291d
-#   text hash     2656b1f4dfee4887
+#   content hash  cc3bfefcbd0d0ea2
+#   text hash     226e936a38adb80a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7c1ddfcba0d15785
-#   text hash     c3d421759bb80339
+#   content hash  c3b911f604d54e24
+#   text hash     c7dd70f939c0f515
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  43e475c1d6f298ef
-#   text hash     38e999b7b2480725
+#   content hash  2c3e31bb7e71b9c3
+#   text hash     76dadf762e5e3458
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ec26afb5e12cb2f9
-#   text hash     4dbc81d6acd39f66
+#   content hash  66131b1c74a3fc03
+#   text hash     b9c451c46abbfc5f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

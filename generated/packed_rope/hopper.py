@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0b4955527659980d
-#   text hash     a267d1558bc89f2d
+#   content hash  1b4243cf4c48fd94
+#   text hash     e57f1e7876d1753c
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4df2fd823fc710c4
-#   text hash     c3483bc89dc9e9b7
+#   content hash  24ed05bd951ca24b
+#   text hash     7ed97c7482a9cd5e
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dfed955d2b92e502
-#   text hash     84c61e93719ccb1c
+#   content hash  d94b941c7f96774f
+#   text hash     a29832402a1187c1
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

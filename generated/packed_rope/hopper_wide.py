@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8c95a8a75bce3994
-#   text hash     d529c5e0e62cd81f
+#   content hash  1fad60b85c6d8544
+#   text hash     aeb55d166f5cb07a
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

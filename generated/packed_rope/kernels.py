@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7fe490a193b41f1d
-#   text hash     d0740f2a1fb8876c
+#   content hash  52ac4190dbc3398c
+#   text hash     0777c05d0bc3b4fa
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

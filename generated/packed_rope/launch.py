@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4bd86f9bf30aeaaf
-#   text hash     b33e745e96c1af80
+#   content hash  eb744bcbb19cd85a
+#   text hash     940933ee334107a4
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4143fa943a845199
-#   text hash     5af0d1ea6313ebfb
+#   content hash  6e736a2424c886d1
+#   text hash     eda212564e7082e4
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

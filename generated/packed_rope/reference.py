@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d61c8dd07306782e
-#   text hash     15377ec8efdee3b9
+#   content hash  b487ab33529c808e
+#   text hash     c88267a409c720f9
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  09e8ee0f8ad8f4e0
-#   text hash     93592689a523fd17
+#   content hash  453d9831d1857cbc
+#   text hash     6308db46ddb2c402
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f44779fd347c3c9
-#   text hash     5b238b3b5fb8d492
+#   content hash  08118b7661a4ade1
+#   text hash     e27e8ddcb2a0428d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  14f12e0f051606a0
-#   text hash     8056dc85c1c8b192
+#   content hash  ca6969bbd8a0295b
+#   text hash     9deac808453ad196
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d081b8a8106653ac
-#   text hash     6aa113d20f1b46a3
+#   content hash  ad069afaf0d8175b
+#   text hash     97995b8b8b3929b2
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

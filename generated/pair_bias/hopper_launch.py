@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7f967adf5aa5948a
-#   text hash     8caff6b8c961069b
+#   content hash  c3d716e8fdf26d62
+#   text hash     c7d938d567c56862
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b2b80d1967282535
-#   text hash     bf0572bb178c0ec3
+#   content hash  b7713b3d1f11f1bb
+#   text hash     b49469b484ed4719
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 
@@ -98,6 +98,7 @@ Symbols
     row_base                offset of the program's batch entry and head in lse and delta
     first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
                             each
+    own_tiles               number of tiles of queries
     keys, queries, terms    tuples of the values that a kernel passes to every step and that no step changes
     PRECISION               how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
     BLOCK                   rows of a tile, in functions used for both queries and keys
@@ -543,8 +544,10 @@ def backward_in_bias(
 
     The input has `own_batches` batch entries and `own_heads` heads, q has `all_batches` and Hq.
     """
-    own_q_start, own_k_start = tl.program_id(1) * BLOCK_M, tl.program_id(2) * BLOCK_N
-    own_b, own_h = tl.program_id(0) // own_heads, tl.program_id(0) % own_heads
+    own, tile = tl.program_id(0) % (own_batches * own_heads), tl.program_id(0) // (own_batches * own_heads)
+    own_tiles = tl.cdiv(q_total, BLOCK_M)
+    own_q_start, own_k_start = tile % own_tiles * BLOCK_M, tile // own_tiles * BLOCK_N
+    own_b, own_h = own // own_heads, own % own_heads
     batches, heads = all_batches // own_batches, Hq // own_heads
     # [BLOCK_M, BLOCK_N]
     in_bias_qk = load_pairs(
@@ -598,6 +601,6 @@ def backward_in_bias(
                 in_bias_qk_sum = tl.where(inside, in_bias_qk_sum, before)
 
     row, k_pos = own_q_start + tl.arange(0, BLOCK_M), own_k_start + tl.arange(0, BLOCK_N)
-    place = tl.program_id(0).to(tl.int64) * q_total + row
+    place = own.to(tl.int64) * q_total + row
     inside = (row < q_total)[:, None] & (k_pos < k_total)[None, :]
     tl.store(in_bias_qk_sum_ptr + place[:, None] * k_total + k_pos[None, :], in_bias_qk_sum, mask=inside)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  790efa74f3d8fc57
-#   text hash     e50ec258b2a85f8d
+#   content hash  6d7bafa327edb49f
+#   text hash     c51983ba484cb88f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -145,8 +145,8 @@ def _differentiate(
             runtime.launch(
                 cache, kernels.backward_in_bias, (block_m, block_n),
                 (q, k, v, dout, in_bias_qk_sum, lse, delta, entries, float(scale), in_bias),
-                grid=lambda: (in_bias.shape[0] * in_bias.shape[1], runtime.cdiv(q.shape[1], block_m),
-                    runtime.cdiv(k.shape[1], block_n)),
+                grid=lambda: (in_bias.shape[0] * in_bias.shape[1] * runtime.cdiv(q.shape[1],
+                    block_m) * runtime.cdiv(k.shape[1], block_n),),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_bias, block_m, block_n),
                     dout_desc=runtime.tile_source(dout, block_m, entries), all_batches=q.shape[0],

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fd4affaf8b1c2499
-#   text hash     f26e22545c4dd4e1
+#   content hash  7042cc54825cdd59
+#   text hash     31876f290448745b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

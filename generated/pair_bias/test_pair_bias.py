@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d431b682cd6e4c25
-#   text hash     88ba57e214043a62
+#   content hash  17bfec9ff2375b23
+#   text hash     93e8faa675ba7fc2
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

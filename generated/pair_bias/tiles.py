@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  faf9d8fa2a9b7bf9
-#   text hash     1517d7382d266399
+#   content hash  650c8a28443bb623
+#   text hash     0390365a885fa840
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  22b099be8fe40951
-#   text hash     6749a0eafafdc43b
+#   content hash  aadaa65b9486455c
+#   text hash     211f6e5cc2c5a6c4
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a50bc74bc91db18
-#   text hash     9c5e1cf0ba22a1d5
+#   content hash  6276f9870853b3f7
+#   text hash     cdabe8ff9ffeee65
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

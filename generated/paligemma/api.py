@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4fa4d5174a982440
-#   text hash     e5522490c4462fcd
+#   content hash  867f25bfaf5cc46f
+#   text hash     1b85ee14ed5b9ddb
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

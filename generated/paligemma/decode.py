@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a6375f1fd115e1e0
-#   text hash     8c2515eddf96b640
+#   content hash  2bdf07d686ccaf47
+#   text hash     15c2b00f839f9565
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a0dbe0f17ef72de
-#   text hash     b14c114d9767ad43
+#   content hash  5675f87ccdbffa32
+#   text hash     ff292ff11d0fea5f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  57271d0a02c78ede
-#   text hash     2ea7503215ada0c4
+#   content hash  9738b857c8473125
+#   text hash     8b7fdb2f0c60b223
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  106298334af1fd39
-#   text hash     c8643658de7be098
+#   content hash  e3aedba10d031bf7
+#   text hash     24b1ea695e33af86
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

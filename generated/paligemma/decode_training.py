@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1ed737e03de16878
-#   text hash     e8621fb004ff8890
+#   content hash  579cad8ff297a29d
+#   text hash     fd0020ce795eddf0
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

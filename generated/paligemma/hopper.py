@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6eb5dfe0fd3738be
-#   text hash     5b4fb7772e9cae79
+#   content hash  b6c068b34bce8175
+#   text hash     8627e470dfc70a5e
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81d73fec1ddae70d
-#   text hash     fa64cf6dcd71ac53
+#   content hash  f389f96718e493eb
+#   text hash     6886686769f86f9f
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c6e98bcb4bbdb957
-#   text hash     68e2c0a9867404f4
+#   content hash  9f2d089ce375b7ff
+#   text hash     f3b63c6296e7a4e5
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

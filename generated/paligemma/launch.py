@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fa8e29f49feb8e39
-#   text hash     d2933c0da7acaeee
+#   content hash  e91fb55836c286c9
+#   text hash     0b95445742df4022
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

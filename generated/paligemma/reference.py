@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  890a8895b6f76a12
-#   text hash     8f3ab1008e9f563b
+#   content hash  7104b3a9dd331140
+#   text hash     a4c2c30af7f3fc39
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10420a2bf257213e
-#   text hash     d04485ec08a469e4
+#   content hash  e7a5969cf26dab20
+#   text hash     28d2618c7ec796ac
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

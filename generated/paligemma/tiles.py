@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f960537675fd13d6
-#   text hash     5f1c9e92581e7bf7
+#   content hash  1824449c73eb191f
+#   text hash     a5595f722390e403
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dc3b5f915ab2d4e6
-#   text hash     c7c3efb565fbbc4c
+#   content hash  f77cb4c7b1cb2a39
+#   text hash     7bc7ea39f4c5c625
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

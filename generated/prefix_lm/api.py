@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8ded86a25ccca4a
-#   text hash     bd4d33e5f98befa2
+#   content hash  87f569008894e027
+#   text hash     c1acf606e6ff4060
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

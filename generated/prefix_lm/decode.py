@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1baeeaa0dd90454f
-#   text hash     ca4092ad9fd9d88b
+#   content hash  24ea9cdb372e16af
+#   text hash     5164e30c96701477
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

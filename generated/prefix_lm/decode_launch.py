@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebd87de471dfa5e4
-#   text hash     aacfbab42e12f349
+#   content hash  cdd886ce81088bf3
+#   text hash     300f8afb0f1cfbb3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

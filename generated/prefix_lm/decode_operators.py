@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a30038d71f8b27de
-#   text hash     521c1ca90c86ad40
+#   content hash  4ecb8b2843606373
+#   text hash     d53eb326f0c8eeb1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

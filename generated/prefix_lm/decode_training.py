@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ee241c757820819
-#   text hash     82d97847d0337daf
+#   content hash  fdca411b65f3da9b
+#   text hash     c1d8386a68e8726f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

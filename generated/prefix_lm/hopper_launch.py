@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e1466118c85fc49
-#   text hash     057599d853d07a9c
+#   content hash  a0b154e5f5b64fc9
+#   text hash     5bff7c79be14e1c4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

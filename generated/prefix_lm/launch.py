@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  728b1beabac4f357
-#   text hash     bfd283b1fb485baa
+#   content hash  a2752a21bedab3b5
+#   text hash     1ee25ff46a06a8e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8d93973b70ae4b49
-#   text hash     119b535fabe1023f
+#   content hash  810f162e694c6e1f
+#   text hash     f6fdc09a89156e49
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

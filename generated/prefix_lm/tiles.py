@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d827718950a75ac1
-#   text hash     fe7b0804d3f07b79
+#   content hash  795732ed330c29bd
+#   text hash     b2934fa4de067e96
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

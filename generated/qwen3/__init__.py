@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3af905ba6b674c57
-#   text hash     dbdb870f01112b16
+#   content hash  a025eec2062feb60
+#   text hash     2bb3c49b9723a14e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6f7aa206071c50cc
-#   text hash     75546c6fb774d74d
+#   content hash  2a4f0ec3f16e2e8f
+#   text hash     8518959152671a3f
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d06a1be87c28eca4
-#   text hash     d2f462b38357892a
+#   content hash  ded8eb2cc09bee2c
+#   text hash     080f89f10f131fd1
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bcd0c84a78c80bbd
-#   text hash     55b1fc6e6955bbec
+#   content hash  2835cd4971764653
+#   text hash     ecb134c9e05cce59
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

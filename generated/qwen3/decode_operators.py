@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edff87cefc2b3f90
-#   text hash     e015ece9e4804ca0
+#   content hash  95fbd7cfea76a9e0
+#   text hash     780df5f78748e59f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

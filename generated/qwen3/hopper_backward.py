@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5316562c8ce3f5b6
-#   text hash     49128f6af2107260
+#   content hash  44f4b61719b66acc
+#   text hash     f30c1e04a8a2094a
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6ea75c5141f8e48
-#   text hash     25d3f630e548e0c0
+#   content hash  8d695541ca21c1da
+#   text hash     10b207a1747bd477
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

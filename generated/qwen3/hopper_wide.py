@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f5e43c44b9f2b555
-#   text hash     5cf86bbacfa2339f
+#   content hash  64ac5750ec29b873
+#   text hash     ff0fa55b54114212
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

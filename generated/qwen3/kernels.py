@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  35501f3fa4532f74
-#   text hash     104a0be553b9f64e
+#   content hash  b11df3b5596d0adc
+#   text hash     0df7e170e3a38521
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

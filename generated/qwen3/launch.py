@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b3cd2a48808d2ae0
-#   text hash     e86a31069959dcac
+#   content hash  20b66923d608fcc3
+#   text hash     5472916200db1496
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

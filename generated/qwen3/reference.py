@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  70f154c041a737ef
-#   text hash     8f8ee7d70b410346
+#   content hash  e1f709d45404c831
+#   text hash     e27046f81c50cf6f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8ff57964a702c75f
-#   text hash     cad873fb6cd94d2b
+#   content hash  7c362f90d0820916
+#   text hash     2a7783de74fb35ef
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4924ae796545a0b8
-#   text hash     9e89ca7c41233011
+#   content hash  5f87c6bb12d5b002
+#   text hash     2fa0f1e4928761fe
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

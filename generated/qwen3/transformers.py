@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c19db50e366b9d1d
-#   text hash     4f84bf1049ec1eb1
+#   content hash  b1396ae7e8f7bbd6
+#   text hash     d0975a80364c02fd
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

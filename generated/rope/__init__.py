@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f3b01bd9d97bd5c3
-#   text hash     a2ff5dc45cd2fd36
+#   content hash  eb35e06427e78bc4
+#   text hash     5c4e80ebadbe0e84
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6a013a9ea215cf0b
-#   text hash     19d928cedce7eb73
+#   content hash  4d36e40a90bd4f3a
+#   text hash     bea337668164e7bb
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

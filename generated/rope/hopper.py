@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0060ad098a706b0f
-#   text hash     b9196a2a184056d9
+#   content hash  f157b91be6ef76f6
+#   text hash     c93a9a7e09c26f4f
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c62465967a1e6ab3
-#   text hash     6655c9c1b0bd4720
+#   content hash  bb611a2a89306fd7
+#   text hash     460676961a1bd57b
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  97b7463967296803
-#   text hash     d74d6aeecc4a3864
+#   content hash  7538327a804ba30f
+#   text hash     e1c610fed478edfb
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

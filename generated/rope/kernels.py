@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a557cabc6d75143d
-#   text hash     5a9c862c86ddd5b8
+#   content hash  d4b523ae2f2bce6d
+#   text hash     2526a2498fc9b3a6
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  df6529a1a1a9a16e
-#   text hash     1a76de8996d2454c
+#   content hash  e76ec5f5ad275ef4
+#   text hash     5df227d911411f96
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

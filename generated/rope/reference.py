@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f1f7523b770742ae
-#   text hash     9a4c14840e61c1a5
+#   content hash  8712c6e5831fbcb5
+#   text hash     c6533bfa089301cc
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

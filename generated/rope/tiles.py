@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ca7d3ec3e1697b9
-#   text hash     3eb98000c64e838a
+#   content hash  0712387fda0e7e9c
+#   text hash     8e7d22a830ed7b39
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

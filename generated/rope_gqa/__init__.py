@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  244d488fed924b42
-#   text hash     37810f815c3ea6d6
+#   content hash  0e231a0024026e77
+#   text hash     219c67afaffaea88
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

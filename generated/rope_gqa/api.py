@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c48e96c9fc894ce3
-#   text hash     d4237f3393adfdde
+#   content hash  7f6f15023487d79a
+#   text hash     303c18397d7e5fc4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

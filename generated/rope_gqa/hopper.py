@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c35bae0f7b5aa608
-#   text hash     79d3d7df01752ef1
+#   content hash  2b9357cb62917c9c
+#   text hash     1f82a6a5ee55e38d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

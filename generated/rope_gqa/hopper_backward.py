@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f990d6dd2741e4c8
-#   text hash     52bfb1f525a00088
+#   content hash  b4182bb6f3337b67
+#   text hash     37e16fb550af27d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  15042e0cda615af7
-#   text hash     881b8580c708579a
+#   content hash  300510b1b8b782d2
+#   text hash     9c07ea66adf98d51
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

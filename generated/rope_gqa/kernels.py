@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e4502f0eae1d325
-#   text hash     f1a6487bd11bc806
+#   content hash  bb942909484f043d
+#   text hash     99f64c7ea98f61a4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

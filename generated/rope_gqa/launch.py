@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  78a2f1026c2def59
-#   text hash     8a1f17dec4a966d0
+#   content hash  dd0bd0f11141315b
+#   text hash     99a5c1624464167a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

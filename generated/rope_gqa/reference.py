@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36ec1f6cf26feabe
-#   text hash     3425dd420e94e436
+#   content hash  89326a181537a993
+#   text hash     f02f206487e10d6c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

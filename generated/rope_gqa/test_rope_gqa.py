@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9657eed23ab151ac
-#   text hash     9692c4ffe50aa67c
+#   content hash  5dfe05d4facdfb56
+#   text hash     621fc9121740c96a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

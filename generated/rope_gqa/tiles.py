@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  76c023b48e042f45
-#   text hash     4a3702d6c8c49df2
+#   content hash  fb1b469a3644e46d
+#   text hash     37cd1ac9c466cf5a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

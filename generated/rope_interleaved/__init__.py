@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bb4a5cf1a1f879c8
-#   text hash     cfd601fd32bc7f7e
+#   content hash  27bd24c06ddf9f75
+#   text hash     45273195d723ce77
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

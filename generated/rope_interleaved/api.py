@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a699b499e6a8dfc5
-#   text hash     777b00846b2f4658
+#   content hash  a6c577c0e535e493
+#   text hash     f578c86db9c7186b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

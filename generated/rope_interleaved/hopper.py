@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5c36a1f8b8309ffc
-#   text hash     4f092ab5285a8bda
+#   content hash  f109bd4648217d99
+#   text hash     fdbe62d2b71d7dcf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9774be6419013de9
-#   text hash     99ef05742aece88e
+#   content hash  a3139194377efe48
+#   text hash     7d39d0428f890fb8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  506913ed1f45757b
-#   text hash     7435b24bcf330022
+#   content hash  55c7dddf452d855f
+#   text hash     4449dee2b0d34d9b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  823bc2007fdac60e
-#   text hash     97480cc7c2328cb1
+#   content hash  a3da445686b0675f
+#   text hash     cddbf02d565719f2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9c0c7633936917a3
-#   text hash     40e4d28805c870d5
+#   content hash  2031513e9dd6a0d2
+#   text hash     51b9d064f93b86f1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7f42021411398099
-#   text hash     ea88bc8d2bb6293d
+#   content hash  c1cd40bb7d4c9f27
+#   text hash     a4536e3474b1813a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c14cfd8a8d3609b0
-#   text hash     983b6457d0ae6486
+#   content hash  a66116d8b2c5746a
+#   text hash     1165c24f4c2083a7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

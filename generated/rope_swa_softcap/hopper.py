@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b25e01c8d97237ae
-#   text hash     8e64d8aed5fdb6a5
+#   content hash  ddf4ba2ca4b1bca3
+#   text hash     c71e74d17599cb19
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1194427a76ebc061
-#   text hash     3908d415d72f6a23
+#   content hash  1264d14a2a6eb037
+#   text hash     f01697e54282cbbf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

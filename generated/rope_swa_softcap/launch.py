@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9f37eb6f14aca1b7
-#   text hash     90e4c3069586c4c8
+#   content hash  73694b0d5f3b3e82
+#   text hash     358cb7f40c8c8e2e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5e9c6dd6d6c574d5
-#   text hash     47450a9ffb57ee0e
+#   content hash  9b746c0bc19593d1
+#   text hash     a622356e865bbe9c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eb8dffa58f8c2ba3
-#   text hash     22ac32c7ce0362c3
+#   content hash  11624d20b16c1e84
+#   text hash     b018bb55cb4b04d1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

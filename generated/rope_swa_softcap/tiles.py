@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6b614b305c760f78
-#   text hash     0365803ff855933e
+#   content hash  31a3f75c3587fd30
+#   text hash     98cf23f2ab1824f1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

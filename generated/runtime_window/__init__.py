@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bbc2db508b8866cb
-#   text hash     679a83d6edf4ca79
+#   content hash  499b42ad4de081d4
+#   text hash     abff992b48c461b8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

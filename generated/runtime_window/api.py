@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b236af393a26faed
-#   text hash     c945f4178378d0fd
+#   content hash  e95148492e5ec7b6
+#   text hash     bc8e867045b531f6
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

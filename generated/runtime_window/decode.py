@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0c0b968e9f22c60c
-#   text hash     6836c921752a6bae
+#   content hash  ca5a29538f4c3df1
+#   text hash     fb0b9882c7a8e962
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

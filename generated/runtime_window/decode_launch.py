@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bc6d2cce2cc5e25
-#   text hash     6683a84b65d0554c
+#   content hash  fbd780b6706b5c5b
+#   text hash     823c7365ec3aaeae
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

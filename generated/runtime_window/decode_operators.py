@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d0b2825afcadcbae
-#   text hash     82d172a6319542a4
+#   content hash  8803e11a86aee59a
+#   text hash     e514cbf65eac21a3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

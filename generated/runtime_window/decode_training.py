@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  507048c8974a0886
-#   text hash     103939f81ad86a88
+#   content hash  891e40979c8b7bfe
+#   text hash     fcb092dcd4eb87b7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

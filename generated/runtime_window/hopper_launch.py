@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f6952c86fbeb4eac
-#   text hash     1aaebdfb8a65c5d7
+#   content hash  b9db8bbf2cfd0af8
+#   text hash     1d596bb23f81437b
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

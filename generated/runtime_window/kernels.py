@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6fcad043e324ad44
-#   text hash     23ab410a7d01d5ed
+#   content hash  438d1d896e99781f
+#   text hash     a236d7c80f2ba29d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

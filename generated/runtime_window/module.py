@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  786513b973a00732
-#   text hash     f7bb15db93e2aad7
+#   content hash  4cb24b16697af25e
+#   text hash     8ca9494bb041d3ed
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

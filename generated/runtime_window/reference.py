@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  682b965377efb2ca
-#   text hash     932ab96022dd578f
+#   content hash  69ce512ecdf087bc
+#   text hash     54cf1853bfabaf3e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

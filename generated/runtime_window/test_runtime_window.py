@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0def9d8c8e689740
-#   text hash     c401e201d03e710b
+#   content hash  1b5911dbdb31d43b
+#   text hash     54b6bacf052dd150
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

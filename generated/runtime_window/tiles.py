@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  08eb2ec314491a6e
-#   text hash     030a75354e419914
+#   content hash  4879f419318c48f3
+#   text hash     789d690a922dbd42
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d70fb50d68850c9e
-#   text hash     335e0e11c4e20142
+#   content hash  a3ddcfaea1cae5d9
+#   text hash     96774a046bd05316
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d2f1e2c457242eeb
-#   text hash     05de7992fd53f5be
+#   content hash  e6b8c96359da34e9
+#   text hash     bc68f90dce9624af
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

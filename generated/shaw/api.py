@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  36f5504aebade7ad
-#   text hash     dd57a00b3650d1c3
+#   content hash  54a6c098897201f6
+#   text hash     e72ebb9aea4c397a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2fb815d4fdece3e1
-#   text hash     d6767487dc4c97a7
+#   content hash  9f8851c62eab0a24
+#   text hash     b6d41e602fc65374
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7ccf81b957a67aa3
-#   text hash     adbe9450214b83eb
+#   content hash  e6a0e9895c7c8196
+#   text hash     d7f066793d5b914d
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4f5a4957f620aa7a
-#   text hash     f362323d7127f3b9
+#   content hash  cd617be90b5d2e87
+#   text hash     dfdff8d414e770e8
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

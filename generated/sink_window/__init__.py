@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1657296ae302a05e
-#   text hash     ff69ad1c9495ddfd
+#   content hash  3dc26c8de328fa25
+#   text hash     4fa430c3bf1c1146
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aae746665e817303
-#   text hash     8bfc44e3e0d1c4c5
+#   content hash  acacdd0ed8f02e1d
+#   text hash     2a59e39ccb3cce9f
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

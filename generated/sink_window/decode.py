@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  992d680f1e282e27
-#   text hash     1ad5b79e254e92fe
+#   content hash  d73b506a28700c65
+#   text hash     4fc904168435eb62
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

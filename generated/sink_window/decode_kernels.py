@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7fac3c6537fff79e
-#   text hash     54fa8d1cf7d69aaa
+#   content hash  e28777306486c64d
+#   text hash     2e3777b598078d9b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6103cc7366d5ec88
-#   text hash     07bcceacfcceb203
+#   content hash  f9add12e0ac8873c
+#   text hash     a1fef5a11674d2a0
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8712bc24111c5ec3
-#   text hash     4735756021285272
+#   content hash  a95a0c359331b6a4
+#   text hash     2c539b43617d71d7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

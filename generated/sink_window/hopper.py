@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a443a706b5861513
-#   text hash     0e9ac2fcfa60b7a3
+#   content hash  b0641d25bcf28b2d
+#   text hash     57772d7f15c12b70
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

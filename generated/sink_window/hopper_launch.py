@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dd5753494fe3f69d
-#   text hash     87d35d99c3aa75c6
+#   content hash  56272ab47981a557
+#   text hash     ba5dd4b4c6668796
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

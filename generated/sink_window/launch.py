@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fe59d688981251e
-#   text hash     faf82d1d81f67d6a
+#   content hash  03841d574aa644d9
+#   text hash     74130797a4345e83
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

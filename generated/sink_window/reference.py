@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69fc5d146b1a5058
-#   text hash     62ac901c70fad971
+#   content hash  822053d101025f52
+#   text hash     e583f44bba9754d1
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  df8b5e4824c9af9c
-#   text hash     7e25c65f527ae65a
+#   content hash  b3fa2ea123223a2e
+#   text hash     497237e82d088c86
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e65291805d5bbc99
-#   text hash     fe38ccab11526961
+#   content hash  7b7742d347fbaee8
+#   text hash     ca489912b47f0d22
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

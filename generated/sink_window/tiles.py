@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  01483d7d2c926168
-#   text hash     604fba65b4eadc81
+#   content hash  2c4c57f843a8cfcd
+#   text hash     63737a021b907d89
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8de476e160e34496
-#   text hash     cd9b47ae138f2515
+#   content hash  97019ddf5fb0f0b3
+#   text hash     55fa775b7e2bde4a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

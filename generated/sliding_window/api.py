@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9c8bbceca7eaab0b
-#   text hash     deec6e72149be43d
+#   content hash  04867ba3e32391f2
+#   text hash     35c1a856c1b6b004
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  64eddcf0d98c1b7c
-#   text hash     b211b2403baf729f
+#   content hash  55ac48b37d437079
+#   text hash     875eca3229845fb7
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

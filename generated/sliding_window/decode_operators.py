@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eabe3c66865a9fbb
-#   text hash     3d9393e4d86ed14c
+#   content hash  cb6e6898950275db
+#   text hash     367fb999fda75c3b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  580112fa0682be09
-#   text hash     fc00db0d3f04faf6
+#   content hash  107b508f4289706f
+#   text hash     8bbdf597f80fc2ad
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  37dfe5e4dd05e115
-#   text hash     8c4c8312c2f42c8a
+#   content hash  5422b0ec32079cec
+#   text hash     993efa931561eb99
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5b3579120faf9ebd
-#   text hash     317439fa40625b4f
+#   content hash  d7af3318f9ad11a6
+#   text hash     dead8de05aaa4c2b
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d45396df802c7b75
-#   text hash     2c73e4a792ce77bc
+#   content hash  9f04a9c56210d0f7
+#   text hash     6da037a6ef1c2c00
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ba76dd3e85137a92
-#   text hash     01dac8263ae46b4a
+#   content hash  d5f1852b53e5498a
+#   text hash     81469e19f6981e2a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cd8fd2f06bd28f4e
-#   text hash     ad720f5b602e489f
+#   content hash  afc153334587b9e5
+#   text hash     89f308fa13f2fad4
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4ff8de3573ea63ae
-#   text hash     4a12532dee94afe8
+#   content hash  673da38c0844b759
+#   text hash     ec87b9ff741b6d47
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

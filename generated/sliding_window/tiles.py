@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a3a8715dfdcab3c
-#   text hash     4c4769cbce58ae71
+#   content hash  6342bcc45f2dc44b
+#   text hash     629895dd6aee6e8e
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

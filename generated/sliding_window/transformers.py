@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0e27e2bab308f53f
-#   text hash     f6f46ebaa8c1ef60
+#   content hash  e600d5115cb732df
+#   text hash     b1a0c860e5375985
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bbda45a3b6cac532
-#   text hash     c4092e62595b5400
+#   content hash  9ad72c148d137187
+#   text hash     f64fdb58d203ea90
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

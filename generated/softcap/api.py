@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8262c1b4c0b342be
-#   text hash     b132cf8ae25b2f98
+#   content hash  dd73bb56aa77002e
+#   text hash     4fe41dbfe22fae69
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

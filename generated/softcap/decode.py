@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67898d771cec7365
-#   text hash     17da085f498e9eae
+#   content hash  513c3df246a153f3
+#   text hash     0167ec1eb6415e16
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8e2786b7e9c9fc8
-#   text hash     f0e2365efbb23897
+#   content hash  ff590664dd27ff37
+#   text hash     1c3963fcbdca3d34
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

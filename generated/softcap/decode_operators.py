@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d5f6c2589f8826cc
-#   text hash     2bd2c012a05939f8
+#   content hash  9f9f16f77482a4c8
+#   text hash     d7f0c3944d02a6a3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

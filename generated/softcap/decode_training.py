@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2f29c7a34129268
-#   text hash     69ce72bfff35dd5a
+#   content hash  2798ce2131f42abb
+#   text hash     8d3d278729fc0320
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

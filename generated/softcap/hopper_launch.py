@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4bc7586fb71bc1d2
-#   text hash     ccf811c533176d7c
+#   content hash  3cd5442592313ee8
+#   text hash     a4c920e81af27b02
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

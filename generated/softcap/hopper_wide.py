@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a391f07e0e28e448
-#   text hash     ab0b3e968819accc
+#   content hash  6e96350f06ff72c0
+#   text hash     a19a3085f7391eca
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

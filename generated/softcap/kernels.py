@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0389947d0056e221
-#   text hash     9f5953077d13cddd
+#   content hash  1a600e0582924a80
+#   text hash     27fb85e8dc453d7f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

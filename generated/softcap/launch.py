@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2150e04baefac2c1
-#   text hash     d88c75c0a8b02a23
+#   content hash  d6e330054c17a6bd
+#   text hash     4a561cf610f7d7b0
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a6204b6dc5c2596d
-#   text hash     c136efb546e5f322
+#   content hash  10acb4fc4cea8ac0
+#   text hash     79e74852d7337235
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

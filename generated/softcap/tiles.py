@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e99c3ed89314f3d0
-#   text hash     80c85fcb375f5107
+#   content hash  15b8042d8c948d01
+#   text hash     b12ac70ea418da4c
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

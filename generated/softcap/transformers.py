@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e65ff38b32f1bcb0
-#   text hash     e3b91d36e3f7c354
+#   content hash  4bd6ee905d939782
+#   text hash     b952ac37f32ab45b
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  70dc073b9f9066a1
-#   text hash     a2ffb72ee12d4b05
+#   content hash  a46e4c736f5763f1
+#   text hash     259eb474621352ef
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  21374c94466e2eab
-#   text hash     0326d02e15ec64ff
+#   content hash  2aa9580dfa0ac7cc
+#   text hash     ce9f8b2b4a9b5a9b
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f0e66adffa202ee
-#   text hash     b722598b0ac15309
+#   content hash  79a5cb5dda43e93d
+#   text hash     4097160a4c73544f
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  37661b585887bba8
-#   text hash     8aa998fedf88a375
+#   content hash  1a7e7f4acabd2b4f
+#   text hash     384e4e71cd22a0fe
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7491d0524bf5f3d6
-#   text hash     ca9168484f0912e3
+#   content hash  a5e7025616b984f0
+#   text hash     e2e3e175922651c0
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

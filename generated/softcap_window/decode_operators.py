@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0551a739b83adc59
-#   text hash     20191bc3ad9f1417
+#   content hash  b258380651fdc456
+#   text hash     4c2e59389e438168
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

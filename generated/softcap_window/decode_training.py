@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  347e13afaab1c1d5
-#   text hash     da45bab5c53fdcae
+#   content hash  6a3c559464bf5ea0
+#   text hash     fff14a38ff312ac7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cc59f84ee971f75d
-#   text hash     772acadb3e0c32de
+#   content hash  b088997c490e0d7f
+#   text hash     d19c3aa8f71c4065
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

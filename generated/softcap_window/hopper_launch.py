@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5b605e475e2e09c9
-#   text hash     57827b334f82e6a7
+#   content hash  35fbd919bb6535f2
+#   text hash     1ecbed750b18563d
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

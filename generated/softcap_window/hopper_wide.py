@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f14bf49879b60e52
-#   text hash     a75c0c0f89dbb27d
+#   content hash  101f3d72caacbc31
+#   text hash     fa54b5e7229573e0
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

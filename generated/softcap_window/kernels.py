@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  417760953a139da3
-#   text hash     53dc400fea2b4058
+#   content hash  49eab282fe060483
+#   text hash     81a6772d314f93ff
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1e39aed966b1d990
-#   text hash     bdf9682ca06fff08
+#   content hash  c6bf2b0dd870f27d
+#   text hash     8bb0f3ac2b67575c
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  035cce78021f2ed1
-#   text hash     85e881d4e5e1f814
+#   content hash  d7e823485d8fa00a
+#   text hash     73ecd9377a79308f
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8ababc5d38d9cd60
-#   text hash     1f4cd5ba5ced3ed8
+#   content hash  81d4da27849e69f0
+#   text hash     3187fde26f05bfa9
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

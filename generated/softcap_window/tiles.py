@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4c48ca29e492e83a
-#   text hash     647d3e9e3fa9860d
+#   content hash  a4e3339cc60bc977
+#   text hash     662397b88ea0ee1e
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a5844b73b9987a21
-#   text hash     040ac36667167ce6
+#   content hash  9ef5bf6b9a116819
+#   text hash     aea8b03ea520a8a3
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

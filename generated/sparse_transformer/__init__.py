@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f8b47503f68d2ec5
-#   text hash     bf67a8b9bcfabc2b
+#   content hash  da45032081498037
+#   text hash     3522d920fcc9ca7e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

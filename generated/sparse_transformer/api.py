@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c1e23708eb5007fb
-#   text hash     35a463dc8bab7226
+#   content hash  3cc0170fe0c587a8
+#   text hash     a965a5c5644ef751
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

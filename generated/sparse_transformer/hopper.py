@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  05dca3ddc64c2e5a
-#   text hash     aaa2e398c51e4e65
+#   content hash  1334f65cba0be6ec
+#   text hash     302181265224a1e3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

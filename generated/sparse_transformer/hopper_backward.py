@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ea8fe3af850f50d7
-#   text hash     49acdfd7030b68fb
+#   content hash  f80a732c111b155b
+#   text hash     437ed660e934585d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e824f02f94b034c8
-#   text hash     9bd0b708383df979
+#   content hash  f49cd4b7ede3e536
+#   text hash     7fb771dc6ecfb1f1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

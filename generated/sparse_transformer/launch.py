@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5133bb9b704b094f
-#   text hash     c673f3f56c148c63
+#   content hash  d4f8cdf791861391
+#   text hash     cc9b3db8141abbe8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  19a166f484bdc040
-#   text hash     dbce0cab9c3e7f82
+#   content hash  4ef92953aac28d56
+#   text hash     5869feac3bc89ce0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  02e0e830d077d3f2
-#   text hash     7c2aa3175e23e4e2
+#   content hash  25759133c1512d9e
+#   text hash     2a28b0f8917e662c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

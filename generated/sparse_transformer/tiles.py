@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  649f5ceaa450c3f6
-#   text hash     6dde0e76dff3f6ea
+#   content hash  dd4acd2256934211
+#   text hash     c9b27f14e625bd83
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53afbd3420abb535
-#   text hash     6a333b900e50b8b3
+#   content hash  277fadc31921e543
+#   text hash     4b9f5a7b27e2dfc7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

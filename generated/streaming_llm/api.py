@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b13f4210786b50af
-#   text hash     fcd69b217927316f
+#   content hash  1ace2f4e6e5d7238
+#   text hash     0d40a23fe56a0b30
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  48352755c1d44cc3
-#   text hash     7d8367c0015395d9
+#   content hash  8c61c56537fba55b
+#   text hash     4040e91411f86b36
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  89633a4adbf0d705
-#   text hash     b84b742d7f5fb77a
+#   content hash  bdbfc1ce7feedbe3
+#   text hash     0b66f0a8fde2876d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

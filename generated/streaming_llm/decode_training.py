@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  26456b71ce2201c1
-#   text hash     e623ca20f0d95575
+#   content hash  05982b7f01157501
+#   text hash     c5432ac44acad345
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1b6ddc95b88ebdd2
-#   text hash     5af949499a9f6b61
+#   content hash  064aba14849b5a81
+#   text hash     3426358565cc0d2d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

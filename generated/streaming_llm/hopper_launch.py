@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6e2eaf86207040db
-#   text hash     b20eb33113402d37
+#   content hash  353269015f619b03
+#   text hash     cd6cac000706edf5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e48f4a4497f47f69
-#   text hash     c8d414eb440fc7da
+#   content hash  710c931fd420cdd1
+#   text hash     9bd7c4d79adf6641
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

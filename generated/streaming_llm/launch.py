@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c9cc061c82981696
-#   text hash     3401244903d8573d
+#   content hash  ddf19231f653769b
+#   text hash     2b2587918d2b46a6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3bd2602b3607b954
-#   text hash     dd3e54cde6078e34
+#   content hash  51a5a9173f4fc959
+#   text hash     44fab9589e4224a2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bdacdb685272503a
-#   text hash     af558bfeb6423e2d
+#   content hash  52d2d24906c1a6f8
+#   text hash     9c0c9d185cea0adc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  13cb5c986ba30865
-#   text hash     b6860c196945fe0e
+#   content hash  5cce0c7e731b6654
+#   text hash     a15a95760bc13cda
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

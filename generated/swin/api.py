@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0dbce1798621dd61
-#   text hash     a556787a3f9e4793
+#   content hash  923593a7f3ca56f3
+#   text hash     54e132192906cd0d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de2038a8d6d524b7
-#   text hash     270b12dbb9b08506
+#   content hash  8fec66985c5bab83
+#   text hash     be4796c09f8144d0
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9564876f19e954ea
-#   text hash     9714baa96b6db415
+#   content hash  262de3917618e443
+#   text hash     b7e414a013095c07
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3f2740538188be94
-#   text hash     392450f6592fd719
+#   content hash  901302b384aff57a
+#   text hash     cfcf7d19530b8a44
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  14e6de3e540c20ee
-#   text hash     b231749ddba15c28
+#   content hash  d87b6587e70523a8
+#   text hash     918d3d77f9a4cfd1
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

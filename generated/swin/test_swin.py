@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d22340efb393d8f
-#   text hash     f6f69ad639c6b618
+#   content hash  5d776cfddb307267
+#   text hash     cfad7a239214ca8a
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c2bdc163eada887
-#   text hash     9dcda7b50d4512c8
+#   content hash  468c87cc607b049f
+#   text hash     196f4c8120081564
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

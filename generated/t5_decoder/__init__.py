@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e19a3c665523d1a0
-#   text hash     9560f9c51fa4d862
+#   content hash  32c5ef5ea5ec38eb
+#   text hash     12e018db8ca49a84
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

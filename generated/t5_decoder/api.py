@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1943ee24a3aa4b9c
-#   text hash     55a8a0149a01a3c7
+#   content hash  7a431844da52574a
+#   text hash     92aebda79ccf6f44
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1e8f4adada4281c7
-#   text hash     af494519522ed505
+#   content hash  eeb754097c0cab7b
+#   text hash     2912099e2334fc87
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

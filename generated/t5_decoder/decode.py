@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f20edc81dd79065e
-#   text hash     9603dfd9591d0c71
+#   content hash  00f7eb0e12b15796
+#   text hash     44e4599b0ea08834
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c11cebaf82cc373a
-#   text hash     39157c1da1e06f64
+#   content hash  e7efa0abfbe3968d
+#   text hash     f62fec09a09dfc8c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb77b868d2693997
-#   text hash     cb0a45dfdc3373ed
+#   content hash  a9c960218adca4c1
+#   text hash     84eb41af0130056e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

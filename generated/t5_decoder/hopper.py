@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  82425d598e45f557
-#   text hash     d3345b6b7541a645
+#   content hash  f03b01dc47b2792a
+#   text hash     6e04cdefa784e79e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df772f1adc30b04b
-#   text hash     487db3a959beb189
+#   content hash  2c3b7aa4fc127d2b
+#   text hash     123b28f4bf692a44
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

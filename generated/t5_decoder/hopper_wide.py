@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  335db5e6d0e767d4
-#   text hash     4b52cee0f7d20d3c
+#   content hash  65f7ac220cf8cf69
+#   text hash     06effbbd9823e625
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

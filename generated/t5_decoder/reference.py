@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7b49492d2a28ade7
-#   text hash     3381d7ffe24423ed
+#   content hash  cdf78d0f4f5d7c28
+#   text hash     9e8944d4a4489470
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  211661729d90bbd7
-#   text hash     d05c74dcff99ae13
+#   content hash  ac1b3394d6d5c490
+#   text hash     ad11b575c0c52be5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfada1cccc5ae5f3
-#   text hash     890694a992770d6f
+#   content hash  e453f0c684f7a6d8
+#   text hash     1d76198f4d4e7caf
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

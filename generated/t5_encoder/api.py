@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  601eeeb6520a91d4
-#   text hash     a174d17586901379
+#   content hash  a3ff493685dc5827
+#   text hash     7bcd27d8a72f1a4b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e1ed3a67d1d3127
-#   text hash     2b097701d192df0d
+#   content hash  c548084bd386d31f
+#   text hash     6502ec0cc7947cf4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e17b8e1170d38cd6
-#   text hash     83bd7f80028fa99a
+#   content hash  15692327f805ebaf
+#   text hash     2f33ba0c2b58110d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  79ef0c214741dd99
-#   text hash     856024a926ab0e19
+#   content hash  d9eaed49835fba75
+#   text hash     2f16018a205546e4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

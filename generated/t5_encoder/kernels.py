@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7b700e89fc1d2018
-#   text hash     91113025b41ca027
+#   content hash  6021ebd97224f2c6
+#   text hash     db20df5ab4d6909b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

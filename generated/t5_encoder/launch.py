@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab47068141ccfe4f
-#   text hash     62a38d4a69249b2d
+#   content hash  a6b0f5c13fea262b
+#   text hash     5a20df01a29a6222
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a2d62ce39e2278c
-#   text hash     5fab0318f3165826
+#   content hash  7701805df960ff42
+#   text hash     6cbad7dc06cedc19
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

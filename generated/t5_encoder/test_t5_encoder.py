@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6fce39eb1ad1ad3b
-#   text hash     c54495e5f071a5ca
+#   content hash  7b81738bc0810dc7
+#   text hash     b394e7ab30c7e894
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

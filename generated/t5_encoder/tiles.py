@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24a0f82c70caa4d2
-#   text hash     6eaa3363d173ed27
+#   content hash  c107d03f23338cf6
+#   text hash     3faa854a51bbbdd4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0c1c82badb02eebf
-#   text hash     88da8b332b388ff6
+#   content hash  2c105328d7661968
+#   text hash     873ba0e3d3ad5efe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69181638f970c602
-#   text hash     74074ae1d0c3d4f3
+#   content hash  0dc556106e6efa98
+#   text hash     5627c20dec9c1e5f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1813bcc4991c3512
-#   text hash     4bd63eb69e89b3b8
+#   content hash  a907646510bedf7b
+#   text hash     c9559e7bf70a4a87
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ec9abf635519f20a
-#   text hash     fddbebe4cd05626d
+#   content hash  db228f786b58120e
+#   text hash     1ac5474ea78ed576
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f893ea237ed828c4
-#   text hash     8449f407c55a3ac5
+#   content hash  54304393d7b379d0
+#   text hash     0b222875c030fa8c
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

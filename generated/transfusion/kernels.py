@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  26e886c847a7d356
-#   text hash     e390814d3f9be403
+#   content hash  2caa6ffbf1b9aa95
+#   text hash     efb95430f11572c5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ae956f460806ebf6
-#   text hash     cd53a68805bdde89
+#   content hash  49817e8c94879f6a
+#   text hash     1deeaacb6e2bdac7
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

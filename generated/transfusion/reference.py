@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f26928b90dafbe81
-#   text hash     7a9b993b5cfffdc7
+#   content hash  af96c2116484ba2c
+#   text hash     087d15393dad381f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

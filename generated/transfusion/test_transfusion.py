@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cf0e53acacd29090
-#   text hash     75a21191adb30468
+#   content hash  d4e4078b93efe9c3
+#   text hash     a8131463a6facad1
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  68633dc29df8cd3e
-#   text hash     2c587b491041e6b4
+#   content hash  db13c375cfa47546
+#   text hash     fa8a75711922978a
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  be05a58e980540d8
-#   text hash     ca5e844154c2a2bc
+#   content hash  fab663b5352cf9fd
+#   text hash     1d5a694847ae6de3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8c24a20271c28b13
-#   text hash     bc161226ff854567
+#   content hash  6ba6f940f497b940
+#   text hash     ede600bc43f07df2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d93aedcc9935d5ea
-#   text hash     cd577270935831f8
+#   content hash  9d41115afa0dd90e
+#   text hash     9145bec4f16423a8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  399f1f2499051a2f
-#   text hash     4d2dd73aa299ecad
+#   content hash  1022603a654fcc9a
+#   text hash     c4d1ddc78b03fef5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eed34042d50b8d92
-#   text hash     68e766be9de68dd3
+#   content hash  45c3ca0fb075adbf
+#   text hash     8663cf3d69ce3c19
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

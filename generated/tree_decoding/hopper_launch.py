@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e2fbbf47d204a0f
-#   text hash     2012da3af433fa54
+#   content hash  fc06a671d68669db
+#   text hash     4e8f37c1d18973e6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d103a3b54a0a17d3
-#   text hash     53261dd9f2197c74
+#   content hash  aca74c5d092aec2f
+#   text hash     d6cf9a9bb68a02f7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b530cee02b53b1d7
-#   text hash     1e21492009306c03
+#   content hash  9b8a2bc0f8a732d5
+#   text hash     9bc603c6c858b82e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

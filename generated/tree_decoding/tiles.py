@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d60bad7d8e538610
-#   text hash     2a4e343cb7f11112
+#   content hash  0412a3ead7d0821a
+#   text hash     a2cb8de8cf84ec6d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -47,9 +47,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         Branch("entries_ptr is not None", (Statement(total.name, f"tl.where(inside, {total.name}, before)"),)),
     )
     if p.spec.masks:
-        aligned = "(tl.program_id(2) >= first) & (tl.program_id(2) < last)"
-        shifted = "(k_start + BLOCK_N > first * BLOCK_N) & (k_start < last * BLOCK_N)"
-        visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
+        visits = Statement("visits", "(k_start + BLOCK_N > first * BLOCK_N) & (k_start < last * BLOCK_N)")
         body = (*visited, visits, Branch("visits", body))
     shared, own_b = _sharing(given)
     numbers, of_program = numbers_first(terms, terms.loads("program"))
@@ -84,7 +82,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
             *p.constants("GROUP", *TILED),
         ),
         "portable/backward_pairs.jinja",
-        f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
+        f"({batch} * {heads} * {p.tiles('q')} * {p.tiles('k')},)",
         blocks={
             "opened": (*shared, *needed((*numbers, *a.scaled), reads(inner))),
             "start": (*serving(terms.readers(access), (_own_values(terms, access),)), *programs.zeros(terms, SCORES)),

@@ -23,12 +23,16 @@ def attended(call: dict[str, Any]) -> dict[str, Any]:
     """Output, LSE and gradients of all ranks, in token order; gradients of inputs that are not split are summed."""
     module = importlib.import_module(f"{call['package']}.context_parallel")
     order = {"zigzag": call["zigzag"]}
+    module.ranks.ALIGNED, gathered = call["aligned"], module.ranks.Parts.gathered
+    gathers = []
+    module.ranks.Parts.gathered = lambda *given: gathers.append(0) or gathered(*given)
     given, axes = devices.moved(call["inputs"]), call["axes"]
     given |= {name: module.part(given[name], axis, **order) for name, axis in axes.items()}
     learned = {name: given[name].detach().requires_grad_() for name in call["learned"]}
     results = zip(call["upstream"], call["results"], strict=True)
     upstream = [module.part(devices.moved(x), axis, **order) for x, axis in results]
     found = module.attention(**given | learned, **order, return_lse=True)
+    module.ranks.Parts.gathered = gathered
     gradients = dict(zip(learned, torch.autograd.grad(found, list(learned.values()), upstream), strict=True))
     cut = dict(zip(("out", "lse"), zip(found, call["results"], strict=True), strict=True))
     cut |= {f"d{name}": (gradients[name], axes[name]) for name in learned if name in axes}
@@ -36,7 +40,7 @@ def attended(call: dict[str, Any]) -> dict[str, Any]:
     for name in (x for x in learned if x not in axes):  # in the same order on all ranks
         dist.all_reduce(gradients[name])
         whole[f"d{name}"] = gradients[name]
-    return {name: x.cpu() for name, x in whole.items()}
+    return {name: x.cpu() for name, x in whole.items()} | {"gathers": bool(gathers)}
 
 
 if __name__ == "__main__":

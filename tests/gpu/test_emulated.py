@@ -44,8 +44,6 @@ pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
 GENERATED = Path(__file__).parents[2] / "generated"
 VARIANTS = sorted(path.parent.name for path in GENERATED.glob("*/hopper.py"))
 DENSE = [name for name in VARIANTS if "cu_seqlens" not in (GENERATED / name / "hopper.py").read_text()]
-# those whose padded batches run these kernels; tiles of values of pairs would begin anywhere there
-PADDED = [name for name in DENSE if "if not (entries is None" not in (GENERATED / name / "launch.py").read_text()]
 QUICK = ("causal", "gpt2_dropout", "gpt_oss_window", "log_decay", "packed_causal", "rope_gqa", "softcap")
 TILES = [(128, 32, 8, 3), (128, 64, 8, 2), (192, 32, 12, 3), (192, 64, 12, 3), (192, 128, 12, 2)]  # forward
 CLOSE = 1.5e-3  # relative error of results in float16
@@ -759,11 +757,14 @@ def of_padded(package: Package, of: Plan, kind: str, size: int, length: int = 30
 
 
 def kinds_of_padding() -> list[Any]:
-    """Variants and sizes of heads with a kind of padding each; those that stand for many others have all kinds."""
+    """Variants with a kind of padding each; those that stand for many others have all kinds, and all sizes of heads."""
     found = []
-    for i, given in enumerate(sized(PADDED)):
-        kinds = padding.KINDS if given.values[0] in QUICK else padding.KINDS[i % 3 : i % 3 + 1]
-        found += [pytest.param(*given.values, kind, marks=given.marks) for kind in kinds]
+    for i, given in enumerate(sized(DENSE)):
+        name, size = given.values
+        if name in QUICK:
+            found += [pytest.param(name, size, kind) for kind in padding.KINDS]
+        elif size == 64:
+            found += [pytest.param(name, size, padding.KINDS[i % 3], marks=pytest.mark.slow)]
     return found
 
 

@@ -146,6 +146,9 @@ SPECS = {
     f"score: [{{expr: 'score - power * rate * sqrt(q - k) * {NEAR}'}}, softcap: {{cap: 5}}]\n"
     f"inputs: {{rate: {SLOPE}, power: {{axes: []}}, table: {TABLE}}}",
 }
+KINDS = (*padding.KINDS, "keys")
+# two kinds of padding for each spec
+PADDED = [(name, KINDS[(i + turn) % 4]) for i, name in enumerate(SPECS) for turn in (0, 2)]
 PACKED = ("t5", "t5_causal", "clamped", "products", "slopes", "window", "dropped", "decays")
 
 
@@ -178,8 +181,7 @@ def test_calls_of_all_lengths_follow_the_reference(name: str, suites: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*padding.KINDS, "keys"])
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(("name", "kind"), PADDED)
 def test_padded_calls_follow_the_reference(name: str, kind: str, suites: dict[str, ModuleType]) -> None:
     module = suites[name]
     queries, places = padding.of(kind, 97)
@@ -268,7 +270,7 @@ def test_no_tile_reads_beyond_the_last_distance(
         calls: Iterator[tuple[Any, Any]] = iter([(((0, 33, 1), (40, 7, 64)), {}), (((65, 65), (64, 1)), {})])
     else:
         lens = [((q,), (k,)) for q, k in itertools.product((1, 33, 64), (1, 31, 65)) if name != "slopes" or q <= k]
-        padded = ((padding.of(kind, 49), kind) for kind in (*padding.KINDS, "keys"))
+        padded = ((padding.of(kind, 49), kind) for kind in KINDS)
         more = [(((queries,) * 3, (49,) * 3), places) for (queries, places), _ in padded]
         # the first row that counts is the last one of its tile, the last key the first one
         more.append((((33,), (33,)), {"q_start": -31}))

@@ -490,6 +490,20 @@ def test_a_sequence_without_keys(variant: Callable[[str], ModuleType], name: str
     torch.testing.assert_close(lse[0, :, 0], sinks)
 
 
+@pytest.mark.parametrize("name", ["plain", "sinking"])
+def test_docstrings_say_what_a_row_without_keys_gets(variant: Callable[[str], ModuleType], name: str) -> None:
+    module, sinking = variant(name), name == "sinking"
+    text = " ".join(module.decode.attend_with_cache.__doc__.split())
+    told = "; 0 gives 0 and the LSE of the sinks, -inf without them page_table:"
+    assert (told if sinking else "; 0 gives 0 and an LSE of -inf page_table:") in text
+    row = "without keys and sink." if sinking else "without keys."
+    assert importlib.import_module(f"{module.__name__}.launch").natural.__doc__.endswith(row)
+    if sinking:
+        q, k = torch.randn(1, 4, 16), torch.randn(1, 3, 2, 16)
+        out, lse = module.decode.attend_with_cache(q, k, k, torch.tensor([0]).int(), sinks=None, return_lse=True)
+        assert (out == 0).all() and (lse == -math.inf).all()
+
+
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("most", [3, 4, 20])
 def test_a_workspace_has_room_whatever_the_bound_of_rows(

@@ -70,6 +70,33 @@ def test_masks_of_sdpa(shape: tuple[int, ...], attention: dict[str, Attention]) 
     same(attention["others_bias"](*given, bias=bias), sdpa(q, k, v, attn_mask=bias, enable_gqa=True))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_masks_of_padded_tokens_are_lengths(side: str, causal: bool, attention: dict[str, Attention]) -> None:
+    """Tokens are those of SDPA with a mask of keys; padding gives 0, on the left under any mask with q_start=-pads."""
+    q, k, v = operands(12)
+    row, lengths = torch.arange(12), torch.tensor([12, 5]).int()
+    pads = 12 - lengths
+    token = row < lengths[:, None] if side == "right" else row >= pads[:, None]
+    more = {} if causal else {"shown": torch.ones(12, 12, dtype=torch.bool)}
+    attend = attention["others_causal" if causal else "shown"]
+    rows = [x.transpose(1, 2) for x in (q, k, v)]
+    mask = token[:, None, None] & (row[:, None] >= row if causal else more["shown"])
+    wanted = sdpa(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2)[token]
+    given: dict[str, Any] = {"k_lens": lengths, "q_start": 0} if side == "right" else {"k_starts": pads}
+    out = attend(*rows, **more, **given)
+    torch.testing.assert_close(out[token], wanted, rtol=1e-4, atol=1e-5)
+    assert bool(out[~token].any()) == (side == "left" and not causal)
+    if side == "left":
+        out = attend(*rows, **more, k_starts=pads, q_start=-pads)
+        torch.testing.assert_close(out[token], wanted, rtol=1e-4, atol=1e-5)
+        assert not out[~token].any()
+    elif causal:  # without q_start the last row, of padding, lines up with the last key
+        late = attend(*rows, k_lens=lengths)
+        seen = row - 12 + lengths[:, None] >= 0
+        assert torch.equal(late.flatten(2).any(2), seen) and not seen[1, :5].all()
+
+
 def test_windows_of_flash_attn_reach_so_far_to_either_side(attention: dict[str, Attention]) -> None:
     q, k, v = operands(12)
     apart = torch.arange(12)[:, None] - torch.arange(12)

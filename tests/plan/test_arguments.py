@@ -57,6 +57,11 @@ SPECS = {
     "by_0": "mask: [expr: 'q % few[h] == 0 and q // k != 3']\n"
     "score: [expr: 'score + 0.1 * ((q - 6) // few[h] + (q - k) % (k_len - q - 1))']\n"
     "inputs: {few: {axes: [head], dtype: int}}",
+    "described": "rope: {layout: half, dims: 8}\nmask: [causal, sliding_window: {size: runtime}]\nsink: true\n"
+    "score: [alibi, log_decay, expr: 'score * sharp + apart * three[1] + high[min(k, 3)]']\ninputs:\n"
+    "  sharp: {axes: [head], grad: true, default: '2 ** -h'}\n"
+    "  apart: {axes: [batch, head, query, key], default: 0.5, description: Of pairs.}\n"
+    "  three: {axes: [batch, query, key, 3]}\n  high: {axes: [4], min: 0}\nexports: [decode]",
     "dropout": "dropout: true",
     "packed": "layout: packed\nmask: [causal]",
     "packed_tokens": "layout: packed\nmask: [causal]\nscore: [log_decay]",
@@ -353,6 +358,63 @@ def test_numbers_of_a_call_may_be_left_out(package: Callable[[str], ModuleType],
     assert torch.equal(plain, attend(**operands(), **known))
     for other in ({"reach": 5}, {"everything": True}, {"temp": 1.0}):
         assert not torch.equal(plain, attend(**operands(), **other))
+
+
+DESCRIBED = """
+cos: float (positions, 8 / 2); cosines of the angles, row p for position p
+sin: float (positions, 8 / 2); sines of the angles, row p for position p
+positions: int (B, Tk), optional; rows of cos and sin, for keys and queries
+window: int, at least 1
+slopes: float (Hq,), learned, each head's own default if None; penalty per position of distance
+log_decay: float (B, Tk, Hq), learned, read as its cumulative sum; logarithm of each token's decay, at most 0
+sharp: float (Hq,), learned, 2 ** -h if None
+apart: float (B, Hq, Tq, Tk), any axis may be 1, leading ones may be missing, 0.5 if None; Of pairs.
+three: float (B, Tq, Tk, 3), B, Tq, Tk may be 1, leading ones may be missing
+high: float (4,), at least 0.0
+sinks: float (Hq,), learned; a logit of each head that joins the denominator of the softmax and carries no value
+k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1. Self-attention
+"""
+OF_DECODING = """
+slopes: float (Hq,), each head's own default if None; penalty per position of distance
+apart: float (B, Hq, Tq, Tk), any axis may be 1, leading ones may be missing, 0.5 if None; Of pairs.
+three: float (B, Tq, Tk, 3), B, Tq, Tk may be 1, leading ones may be missing
+sinks: float (Hq,), a logit of each head that joins the denominator; None leaves it to `merge`
+"""
+
+
+def test_docstrings_say_type_use_and_default(package: Callable[[str], ModuleType]) -> None:
+    module = package("described")
+    decoding = importlib.import_module(f"{module.__name__}.decode")
+    for function, told in ((module.attention, DESCRIBED), (decoding.attend_with_cache, OF_DECODING)):
+        lines = {line.strip() for line in function.__doc__.splitlines()}
+        assert [line for line in told.strip().splitlines() if line not in lines] == []
+
+
+def test_inputs_of_pairs_broadcast_as_docstrings_say(package: Callable[[str], ModuleType]) -> None:
+    module, given = package("described"), operands()
+    decoding = importlib.import_module(f"{module.__name__}.decode")
+    angles = torch.zeros(12, 4, device=DEVICE)
+    given |= {"cos": angles.cos(), "sin": angles, "window": 9, "high": torch.ones(4, device=DEVICE)}
+    given |= {"log_decay": torch.full((1, 12, 2), -0.1, device=DEVICE), "sinks": torch.zeros(2, device=DEVICE)}
+    caches = {"k_cache": given["k"], "v_cache": given["v"], "seq_lens": torch.tensor([12], device=DEVICE).int()}
+    decoded = caches | {name: x for name, x in given.items() if name not in "kv"}
+    three, apart = torch.rand(1, 12, 12, 3, device=DEVICE), torch.rand(1, 2, 12, 12, device=DEVICE)
+    shapes = [
+        ((1, 12, 1, 3), (1, 1, 1, 12)),
+        ((12, 12, 3), (2, 12, 1)),
+        ((1, 3), (1, 12)),
+        ((3,), (12,)),
+        ((1, 1, 3), ()),
+    ]
+    for shape, other in shapes:
+        few = {"three": three.flatten()[: math.prod(shape)].view(shape)}
+        few["apart"] = apart.flatten()[: math.prod(other)].view(other)
+        whole = {"three": few["three"].expand(1, 12, 12, 3), "apart": few["apart"].expand(1, 2, 12, 12)}
+        wanted = module.reference(**given, **whole)
+        for attend, call in ((module.attention, given), (decoding.attend_with_cache, decoded)):
+            torch.testing.assert_close(attend(**call, **few), wanted, rtol=1e-4, atol=1e-4)
+            with pytest.raises(ValueError, match=r"^three: expected shape"):
+                attend(**call, **(whole | {"three": three[..., :1]}))
 
 
 def held(name: str) -> dict[str, torch.Tensor]:

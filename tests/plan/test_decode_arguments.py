@@ -485,8 +485,8 @@ def test_so_is_what_functions_and_choices_make(
 def test_descriptions_stand_in_docstrings_as_they_are(variant: Callable[[str], ModuleType]) -> None:
     text = variant("described_checked").decode.attend_with_cache.__doc__
     lines = [line.strip() for line in text.splitlines()]
-    assert 'warmth: (Hq,); the """ $\\tau$ of \\n \\u "heads"' in lines
-    assert "far: (Hq,)" in lines and "shift: float; in front of far" in lines
+    assert 'warmth: float (Hq,); the """ $\\tau$ of \\n \\u "heads"' in lines
+    assert "far: float (Hq,)" in lines and "shift: float; in front of far" in lines
 
 
 def test_the_oldest_calls_are_forgotten_first(

@@ -21,6 +21,7 @@ from ..gpu.peers import PEERS
 from ..language import schema, spec, terms
 from ..language.spec import Spec
 from ..language.terms import Option, Term
+from ..plan import arguments
 from ..printing import spec_text
 from ..render import render
 from ..source import resources
@@ -268,7 +269,7 @@ def _shown(term: Term, users: list[str]) -> Shown:
 def _option(option: Option) -> str:
     facts: list[str] = [option.type]
     facts += filter(
-        None, [summary.limits(option.minimum, option.maximum), option.least and f"at least `{option.least}`"]
+        None, [arguments.limits(option.minimum, option.maximum), option.least and f"at least `{option.least}`"]
     )
     facts.append("required" if option.default is None else f"`{json.dumps(option.default)}` by default")
     if option.runtime:
@@ -309,7 +310,7 @@ def _told(option: click.Option) -> str:
     if isinstance(option.type, click.Choice):
         facts.append("one of " + ", ".join(f"`{word}`" for word in option.type.choices))
     if isinstance(option.type, click.IntRange):
-        facts.append(summary.limits(option.type.min, option.type.max))
+        facts.append(arguments.limits(option.type.min, option.type.max))
     if option.show_default:
         facts.append(f"by default `{option.default}`")
     return "; ".join(facts)

@@ -128,7 +128,7 @@ class Sheet:
         """The keywords of the terms: name, type with shape, and meaning."""
         shapes = reference.build(self.spec, self.plan.arguments).shapes
         if self.spec.rope:
-            shapes |= dict.fromkeys(("cos", "sin"), f"(positions, {self.spec.rope.dims or 'D'} / 2)")
+            shapes |= dict.fromkeys(("cos", "sin"), self.spec.rope.shape)
         return tuple(
             (markdown.code(a.name), _type(a, shapes.get(a.name, "")), markdown.words(summary.meaning(a)))
             for a in self.plan.arguments

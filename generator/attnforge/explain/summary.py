@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..expressions.folding import LARGEST
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import plan, positions, tile_ranges
@@ -56,23 +55,8 @@ def _face(spec: Spec) -> str:
 
 def meaning(argument: Argument) -> str:
     """A keyword's description, and how the variant uses it."""
-    facts = {
-        "learned": argument.grad,
-        "read as its cumulative sum": argument.scan,
-        "may be left out": argument.absent and not argument.value,
-    }
-    held = "" if argument.doc else limits(argument.minimum, argument.maximum)
-    default = f"{argument.value} if left out" if argument.value else ""
-    notes = [argument.doc.rstrip("."), held, *(name for name, holds in facts.items() if holds), default]
-    return ", ".join(filter(None, notes))
-
-
-def limits(low: float | None, high: float | None) -> str:
-    """The limits of a number in words, without those that hold for all numbers."""
-    low, high = (None if x is None or abs(x) == LARGEST else x for x in (low, high))
-    if low is not None and high is not None:
-        return f"from {low} to {high}"
-    return f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
+    default = f"{argument.value} if left out" if argument.value else "may be left out" if argument.absent else ""
+    return ", ".join(filter(None, (argument.doc.rstrip("."), *argument.facts, default)))
 
 
 def _keywords(spec: Spec) -> Section:

@@ -20,6 +20,11 @@ class Rope:
     layout: Literal["half", "interleaved"]
     dims: int | None = None  # None: all of them
 
+    @property
+    def shape(self) -> str:
+        """Text of the shape of cos and sin: a column for each pair of components."""
+        return f"(positions, {self.dims or 'D'} / 2)"
+
 
 def read(value: Value | None, problems: Problems) -> Rope | None:
     """The rotary embedding of a spec, if it has one."""

@@ -29,6 +29,7 @@ class Argument:
     scan: bool = False
     optional: bool = False
     default: str | None = None  # torch text of what kernels use if it is not given
+    formula: str = ""  # the same as the spec has it
     value: str | None = None  # the number, or each entry of the tensor, if it is not given
     sizes: tuple[str, ...] = ()  # of a tensor that has a value: those of its axes, 1 for an axis that broadcasts
     minimum: float | None = None
@@ -46,6 +47,13 @@ class Argument:
     def absent(self) -> bool:
         """Whether it is a tensor that a call may leave out."""
         return self.kind == "tensor" and (self.optional or self.default is not None or self.value is not None)
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """How the variant uses it, and the limits that its description leaves out."""
+        held = "" if self.doc else limits(self.minimum, self.maximum)
+        used = {"learned": self.grad, "read as its cumulative sum": self.scan}
+        return tuple(filter(None, (held, *(name for name, holds in used.items() if holds))))
 
     def made(self, **called: str) -> str:
         """Torch text of its value if a call leaves it out, over `heads`, `queries`, `keys`, `dtype` and `device`.
@@ -69,6 +77,14 @@ class Argument:
 _DTYPES = {"int": "torch.int32", "bool": "torch.bool"}
 # beyond this, the sum of two positions or bounds could overflow int32
 _MOST = {"int": LARGEST, "float": None}
+
+
+def limits(low: float | None, high: float | None) -> str:
+    """The limits of a number in words, without those that hold for all numbers."""
+    low, high = (None if x is None or abs(x) == LARGEST else x for x in (low, high))
+    if low is not None and high is not None:
+        return f"from {low} to {high}"
+    return f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
 
 
 def build(spec: Spec) -> tuple[Argument, ...]:
@@ -123,6 +139,7 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
             maximum=most if given.maximum is None else given.maximum,
             scan=given.scan is not None,
             default=_default(given) if given.default is not None else None,
+            formula="" if given.default is None else spec_text.source(given.default),
             value=None if given.value is None else repr(given.value),
             sizes=_sizes(given, spec),
             doc=given.description,

@@ -10,7 +10,7 @@ from ..expressions.inputs import Input
 from ..language.spec import Spec
 from .arguments import Argument
 from .paged import PAGED
-from .reference import described
+from .reference import broadcast, described
 
 _COUNTS = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
 _PAGED = {"batch": "P", "key": "page", "token": "page"}
@@ -28,6 +28,7 @@ class CachedArgument:
     longer: tuple[int, ...] = ()  # axes that may be longer than the call needs
     packed: str = ""  # its shape with packed new tokens, if it is laid out as they are
     batch: int | None = None  # the axis that packed tokens lack
+    fewer: str = ""  # how it may have fewer values than its shape
 
     @property
     def made(self) -> str:
@@ -38,7 +39,8 @@ class CachedArgument:
     @property
     def doc(self) -> str:
         """Its description, on one line."""
-        return described(self.argument, f"{self.told}, packed {self.packed}" if self.packed else self.told)
+        argument = dataclasses.replace(self.argument, grad=False)  # decoding has no gradients
+        return described(argument, f"{self.told}, packed {self.packed}" if self.packed else self.told, self.fewer)
 
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> tuple[CachedArgument, ...]:
@@ -58,7 +60,8 @@ def _argument(a: Argument, given: Input) -> CachedArgument:
         batch = given.kinds.index("batch") if "batch" in given.kinds else None
         rows = ["T" if kind == "query" else size for kind, size in zip(given.kinds, sizes, strict=True)]
         packed = _tuple(size for i, size in enumerate(rows) if i != batch)
-    return CachedArgument(a, _tuple(sizes), _tuple(told), given.written, longer, packed, batch)
+    fewer = broadcast(told, {*range(len(told))} - {*given.written}) if given.pairs else ""
+    return CachedArgument(a, _tuple(sizes), _tuple(told), given.written, longer, packed, batch, fewer)
 
 
 def _tuple(sizes: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..expressions import whole_numbers
@@ -22,6 +22,7 @@ from .positions import FIRST
 from .statements import labelled, names
 from .storage import Storage
 
+_SHORT = 40  # characters of a default that a docstring shows
 SCORE_AXES = ("batch", "head", "query", "key")
 _PLACES = {"q": "q_pos", "k": "k_pos"}
 _LOCALS = {
@@ -123,6 +124,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     if spec.sink:
         shapes["sinks"], counts["sinks"], broad["sinks"] = "(Hq,)", 1, (0,)
     told = shapes | {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
+    fewer = {i.name: broadcast(_axis_sizes(i, stored), broad[i.name]) for i in spec.inputs if i.pairs}
+    told |= dict.fromkeys(("cos", "sin"), spec.rope.shape) if spec.rope else {}
     drawn = shapes | {i.name: _shape(suite_inputs.sized(i, spec), stored) for i in spec.inputs if i.axes}
     samples = {a.name: suite_inputs.sample(a, drawn.get(a.name, ""), spec) for a in arguments}
     full_axes = {name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))}
@@ -146,7 +149,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         optional=tuple(a.name for a in arguments if a.absent),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
-        docs={a.name: described(a, told.get(a.name, "")) for a in arguments},
+        docs={a.name: described(a, told.get(a.name, ""), fewer.get(a.name, "")) for a in arguments},
         refused=_refused(spec, arguments),
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
@@ -193,14 +196,22 @@ def quoted(text: str) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def described(argument: Argument, shape: str) -> str:
-    """The description of an argument on one line: its type and shape, and the spec's words about it."""
-    kind = "" if argument.kind == "tensor" and argument.dtype == "float" else argument.dtype
-    default = "optional" if argument.absent else ""
-    if argument.absent and argument.value is not None:
-        default = f"{argument.value} if None"
-    facts = ", ".join(part for part in (" ".join(filter(None, (kind, shape))), default) if part)
-    return "; ".join(part for part in (facts, quoted(argument.doc)) if part)
+def described(argument: Argument, shape: str, fewer: str = "") -> str:
+    """The description of an argument on one line: what it is, its default, and the spec's words about it.
+
+    `fewer` says how it may have fewer values than its shape.
+    """
+    default = f"{argument.value or argument.formula} if None" if argument.absent else ""
+    if argument.absent and not argument.value and not 0 < len(argument.formula) <= _SHORT:
+        default = "each head's own default if None" if argument.formula else "optional"
+    facts = (f"{argument.dtype} {shape}".strip(), *argument.facts, fewer, default)
+    return "; ".join(filter(None, (", ".join(filter(None, facts)), quoted(argument.doc))))
+
+
+def broadcast(sizes: Sequence[str], broad: Collection[int]) -> str:
+    """How an input of pairs may have fewer values than these sizes, if it broadcasts along the axes `broad`."""
+    which = "any axis" if len(broad) == len(sizes) else ", ".join(sizes[i] for i in sorted(broad))
+    return f"{which} may be 1, leading ones may be missing"
 
 
 class _Leaf:
@@ -347,8 +358,12 @@ def _full_axes(count: int, broad: tuple[int, ...]) -> str:
 
 
 def _shape(given: Input, stored: Storage) -> str:
+    texts = _axis_sizes(given, stored)
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+def _axis_sizes(given: Input, stored: Storage) -> list[str]:
     counts = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
     if stored.cut:
         counts |= {"batch": "S", "query": "Nq", "key": "Nk", "token": "Nk"}
-    texts = [axis.count(counts.get(axis.kind, "")) for axis in stored.kept(given)]
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    return [axis.count(counts.get(axis.kind, "")) for axis in stored.kept(given)]

@@ -898,11 +898,44 @@ def test_other_inputs_are_keywords_of_the_models_forward(module: Callable[..., M
 
 
 def test_the_first_training_step_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall("```python\n(import torch\n.*?)```", PAGE.read_text(), re.DOTALL)
+    block, _ = re.findall("```python\n(import torch\n.*?)```", PAGE.read_text(), re.DOTALL)
     exec(compile(block, str(PAGE), "exec"), {})
     losses = [float(line) for line in capsys.readouterr().out.split()]
     assert len(losses) == 3
     assert losses[2] < losses[1] < losses[0]
+
+
+@pytest.mark.skipif(devices.GPU, reason="the page's tensors are on the CPU")
+def test_each_layer_learns_inputs_of_its_own_as_on_the_page(module: Callable[..., ModuleType]) -> None:
+    (text,) = re.findall("```yaml\n# specs/warm.yaml\nname: warm\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    module("warm", text)
+    _, block = re.findall("```python\n(import torch\n.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(compile(block.replace("from generated.", f"from {PACKAGES}."), str(PAGE), "exec"), names)
+    model, ids = names["model"], names["ids"]
+    layers = [layer.self_attn for layer in model.model.layers]
+    assert names["tokens"].shape == (2, 16)
+    grads = [layer.warmth.grad for layer in layers]
+    assert all(grad.abs().min() > 0 for grad in grads) and not torch.allclose(*grads)
+    assert all(layer.warmth.abs().min() > 0 for layer in layers)
+    assert "model.layers.1.self_attn.warmth" in model.state_dict()
+
+    # in these layers scores are scaled as queries are
+    for layer in layers:
+        torch.nn.init.normal_(layer.warmth)
+        torch.nn.init.normal_(layer.q_proj.weight, std=0.5)
+        torch.nn.init.normal_(layer.k_proj.weight, std=0.5)
+    plain = copy.deepcopy(model)
+    for layer in plain.model.layers:
+        rows = layer.self_attn.warmth.detach().exp().repeat_interleave(8)
+        layer.self_attn.q_proj.weight.data *= rows[:, None]
+        layer.self_attn._forward_pre_hooks.clear()
+    plain.set_attn_implementation("eager")
+    assert (model(ids).logits - plain(ids).logits).abs().max() < 1e-5
+    given = {"max_new_tokens": 6, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    own, wanted = (torch.stack(x.generate(ids, **given).logits) for x in (model, plain))
+    assert (own - wanted).abs().max() < 1e-5
 
 
 # -- rotation of queries and keys inside of attention --------------------------------------------------------------

@@ -353,6 +353,17 @@ def test_forward_mode_is_refused(causal: Callable[..., torch.Tensor]) -> None:
         torch.func.jvp(lambda q: causal(q, *others), (q,), (q,))
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_torchscript_is_not_supported(causal: Callable[..., torch.Tensor]) -> None:
+    """A trace fails, and leaves no program that would be right for the sizes of its example alone."""
+    given = tuple(operands(learned=False))
+    with pytest.raises(AttributeError, match="bit_length"):
+        torch.jit.trace(causal, given)
+    with pytest.raises(torch.jit.frontend.NotSupportedError, match="keyword-only"):
+        torch.jit.script(causal)
+    assert causal(*given).isfinite().all()
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_second_derivatives_are_refused(compiled: bool, causal: Callable[..., torch.Tensor]) -> None:
     q, *others = operands()

@@ -314,6 +314,32 @@ def test_cuts_outside_the_rows_are_refused(
             attention(**given, **pair)
 
 
+@pytest.mark.parametrize("function", ["attention", "reference"])
+def test_a_first_cut_other_than_0_leaves_rows_out(function: str, package: Callable[[str], ModuleType]) -> None:
+    """Also where lengths were meant."""
+    attend, given = getattr(package("packed"), function), operands(packed=True)
+    out, lse = attend(**given, **cuts(5, 7), return_lse=True)
+    row = torch.arange(12, device=DEVICE)
+    within = (row >= 5) & (row < 7)
+    assert torch.equal(out.flatten(1).any(1), within)
+    assert (lse[:, ~within] == -math.inf).all() and lse[:, within].isfinite().all()
+
+
+@pytest.mark.parametrize("function", ["attention", "reference"])
+def test_values_that_are_not_checked_are_clamped(function: str, package: Callable[[str], ModuleType]) -> None:
+    attend, given = getattr(package("rope"), function), operands() | more("rope")
+
+    def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+        pair = [{key: torch.tensor(x, device=DEVICE, dtype=torch.int32) for key, x in y.items()} for y in (one, other)]
+        assert torch.equal(*(attend(**given, **x) for x in pair))
+
+    same({"k_lens": [99]}, {"k_lens": [12]})
+    same({"k_starts": [-4], "k_lens": [7]}, {"k_starts": [0], "k_lens": [7]})
+    same({"k_lens": [-3]}, {"k_lens": [0]})
+    same({"k_starts": [7], "k_lens": [5]}, {"k_starts": [12]})
+    same({"positions": [[-9, *range(1, 11), 40]]}, {"positions": [[*range(12)]]})
+
+
 @pytest.mark.parametrize(("name", "could"), [("plain", True), ("steps", False), ("flat", False)])
 def test_what_the_spec_could_not_ask_for_is_no_advice(
     name: str, could: bool, package: Callable[[str], ModuleType]

@@ -179,6 +179,11 @@ def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
             "module: 'half' is already a name of the module",
         ),
         (
+            "score: [expr: score * hidden_size]\ninputs: {hidden_size: {axes: [head], grad: true}}\nexports: [module]",
+            "4:11",
+            "module: 'hidden_size' is already a name of the module",
+        ),
+        (
             "score: [expr: score + g]\ninputs: {g: {axes: [batch, key], grad: true}}\nexports: [module]",
             "4:11",
             "module: 'g_proj' is already a name of the module",

@@ -76,8 +76,8 @@ _OF_FORWARD = frozenset(("attention", "cache", "context", "self", "tables", "tor
 # attributes of a generated module, then those that all modules of torch have
 _OF_MODULES = frozenset(
     """
-    angles extra_repr g_proj head_dim k_norm k_proj new_cache num_heads num_kv_heads o_proj q_norm q_proj rope_theta
-    v_head_dim v_proj
+    angles extra_repr g_proj head_dim hidden_size k_norm k_proj new_cache num_heads num_kv_heads o_proj q_norm q_proj
+    rope_theta v_head_dim v_proj
 
     add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches eval float forward
     get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia named_buffers

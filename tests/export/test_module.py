@@ -134,6 +134,12 @@ CASES = {
     "both sides": Case("full", keep=BEFORE | True),
     "decay": Case("log_decay", score=decay, more=("log_decay_proj.weight", "log_decay_proj.bias")),
     "slopes": Case("alibi", score=fading),
+    "learned slopes": Case(
+        "alibi",
+        made={"learn": ("slopes",)},
+        score=lambda score, layer, x: score - layer.slopes[:, None, None] * (q - k).abs(),
+        more=("slopes",),
+    ),
     "moods of keys": Case(
         "moods",
         "exports: [decode, module]\nmask: [causal]\nscore: [expr: 'score + mood[q] * mood[k] + lift * lift']\ninputs:\n"
@@ -150,6 +156,15 @@ CASES = {
         "mask: [causal]\nscore: [expr: score * warmth + lift]\ninputs:\n"
         "  warmth: {axes: [kv_head], grad: true, default: 0.5}\n  lift: {axes: [batch, query], grad: true, default: 2}",
         score=lambda score, layer, x: score * 0.5 + 2,
+    ),
+    "some that were left out": Case(
+        "left_out_tables",
+        "mask: [causal]\nscore: [expr: 'score * warmth * calm + near[min(abs(q - k), 3)]']\ninputs:\n"
+        "  warmth: {axes: [kv_head], grad: true, default: 0.5}\n  calm: {axes: [head], grad: true, default: 2}\n"
+        "  near: {axes: [head, 4], grad: true, default: 0}",
+        {"learn": ["near", "warmth"]},
+        score=lambda score, layer, x: 2 * table(score, layer, x) - layer.near[:, (q - k).abs().clamp(max=3)],
+        more=("near", "warmth"),
     ),
     "a handed bias": Case("pair_bias", given={"bias": torch.randn(B, HEADS, T, T)}, keep=BEFORE | True),
 }
@@ -493,6 +508,70 @@ def test_a_layer_compiles_without_a_break_and_its_tables_grow(package: Callable[
     assert len(layer.cos) >= T
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_learned_inputs_begin_at_their_defaults(dtype: torch.dtype, package: Callable[..., ModuleType]) -> None:
+    module, slopes = package("alibi", ""), torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)])
+    layer = module.Attention(HIDDEN, HEADS, head_dim=D, learn="slopes", dtype=dtype)
+    assert layer.slopes.dtype == dtype
+    assert torch.equal(layer.slopes, slopes.to(dtype))
+    with torch.device("meta"):
+        assert module.Attention(HIDDEN, HEADS, head_dim=D, learn=("slopes",)).slopes.shape == (HEADS,)
+    text = "mask: [causal]\nscore: [expr: score * calm]\ninputs:\n"
+    text += "  calm: {axes: [head], grad: true, default: '(h + 1) / 7 * log(heads) - 0.7'}"
+    layer = package("calmed", text).Attention(HIDDEN, HEADS, head_dim=D, learn=("calm",), dtype=dtype)
+    calm = torch.tensor([(h + 1) / 7 * math.log(HEADS) - 0.7 for h in range(HEADS)])
+    torch.testing.assert_close(layer.calm, calm.to(dtype), rtol=1e-6, atol=0.0)
+    case = CASES["some that were left out"]
+    layer = package(case.spec, case.text).Attention(HIDDEN, HEADS, 2, D, learn=("near", "calm", "warmth"))
+    assert [x.tolist() for x in (layer.warmth, layer.calm)] == [[0.5] * 2, [2.0] * HEADS]
+    assert not layer.near.any() and layer.near.shape == (HEADS, 4)
+
+
+def test_learned_inputs_decode_and_calls_come_first(package: Callable[..., ModuleType]) -> None:
+    layer, x = made(CASES["learned slopes"], package), torch.randn(B, T, HIDDEN)
+    with torch.no_grad():
+        cache, whole = layer.new_cache(B, T), layer(x)
+        parts = [layer(part, cache=cache) for part in x.split([5, 3, 1], 1)]
+        agree([torch.cat(parts, 1)], [whole])
+        fixed = package("alibi", "").Attention(HIDDEN, HEADS, 2, D)
+        assert fixed.slopes is None
+        fixed.load_state_dict({name: w for name, w in layer.state_dict().items() if name != "slopes"})
+        other = torch.rand(HEADS)
+        agree([layer(x, slopes=other), fixed(x, slopes=layer.slopes)], [fixed(x, slopes=other), whole])
+
+
+def test_inputs_that_cannot_be_learned_are_told(package: Callable[..., ModuleType]) -> None:
+    text = "mask: [causal]\nscore: [expr: score * half + lift]\ninputs:\n"
+    text += "  half: {axes: [head], grad: true, default: 1}\n  lift: {axes: [head, query], grad: true, default: 0}"
+    for name, given, learn, told in (
+        ("alibi", "", ("slope",), "names out of slopes, got 'slope'"),
+        ("alibi", "", "slope", "names out of slopes, got 'slope'"),
+        (
+            "left_out_tables",
+            CASES["some that were left out"].text,
+            ("near", "x"),
+            "names out of warmth, calm, near, got 'x'",
+        ),
+    ):
+        with pytest.raises(ValueError, match=f"^learn: expected {told}$"):
+            package(name, given).Attention(HIDDEN, HEADS, head_dim=D, learn=learn)
+    # all modules have a method `half`, and `lift` has no value for a length: both are keywords of a call alone
+    layer = package("taken", text).Attention(HIDDEN, HEADS, head_dim=D)
+    agree(
+        [layer(torch.ones(B, T, HIDDEN), half=torch.ones(HEADS)).detach()], [layer(torch.ones(B, T, HIDDEN)).detach()]
+    )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'learn'"):
+        package("taken", text).Attention(HIDDEN, HEADS, head_dim=D, learn=("half",))
+
+
+def test_docstrings_name_what_can_be_learned(package: Callable[..., ModuleType]) -> None:
+    told = (
+        "learn: names out of slopes: those inputs are parameters that begin at their defaults; the others are constants"
+    )
+    assert told in package("alibi", "").Attention.__doc__
+    assert "learn" not in package("causal", "").Attention.__doc__
+
+
 @pytest.mark.parametrize("name", ["mistral", "log_decay"])
 def test_a_compiled_layer_decodes_without_a_break(name: str, package: Callable[..., ModuleType]) -> None:
     layer, x, graphs = made(Case(name, made=WHOLE), package), torch.randn(B, 7, HIDDEN), []
@@ -554,9 +633,11 @@ def test_names_of_modules_are_known() -> None:
 
 
 def test_the_page_is_right(package: Callable[..., ModuleType]) -> None:
-    package("gpt_oss", "")
+    for name in ("gpt_oss", "alibi"):
+        package(name, "")
     text = (Path(__file__).parents[2] / "docs" / "module.md").read_text(encoding="utf-8")
     blocks = "\n".join(re.findall(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL))
     names: dict[str, Any] = {}
     exec(blocks.replace("from generated.", f"from {PACKAGES}."), names)
     assert names["cache"].seq_lens.tolist() == [13, 13]
+    assert "slopes" in names["learning"].state_dict() and names["learning"].slopes.grad.all()

@@ -28,6 +28,16 @@ def test_what_a_module_does_not_keep_may_have_its_names(tmp_path: Path) -> None:
     assert load(tmp_path, f"{given}\nexports: [module]").exports == ("module",)
 
 
+def test_a_number_called_learn_is_refused_where_a_module_has_such_an_argument(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    text = "name: near\nkind: mask\ndescription: A.\noptions: {size: {type: int, runtime: learn}}\nkeep: q - k < size\n"
+    (tmp_path / "terms" / "near.yaml").write_text(text)
+    given = "mask: [causal, near: {size: runtime}]\nexports: [module]"
+    assert load(tmp_path, given).exports == ("module",)
+    with pytest.raises(SpecError, match=r"some.yaml:3:11: error: module: 'learn' is already a name of the module"):
+        load(tmp_path, f"{given}\nscore: [alibi]")
+
+
 @pytest.mark.parametrize(("name", "word"), [("flash1", "flash"), ("my_eager", "eager")])
 def test_a_name_that_switches_on_other_code_has_no_layers(name: str, word: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"

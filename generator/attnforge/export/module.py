@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..expressions.inputs import Axis, Input
-from ..language.exports import learned, projected
+from ..language.exports import constants, learned, projected
 from ..language.spec import Spec
 from ..plan import storage
 from ..plan.arguments import Argument
+from ..printing import printers
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,14 @@ class Parameter:
 
     name: str
     shape: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An input with a default, and the text of that over `heads`, `kv_heads`, `device` and `dtype`."""
+
+    name: str
+    default: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Module:
     options: tuple[Argument, ...]  # numbers of a layer, which its constructor takes
     given: tuple[Argument, ...]  # the arguments that its forward takes
     parameters: tuple[Parameter, ...]
+    constants: tuple[Constant, ...]  # inputs that become parameters if the constructor is asked for it
     projections: tuple[Projection, ...]
     passed: tuple[tuple[str, str], ...]  # keywords of `attention` and their texts
     turned: str  # text of the number of columns of a head that are rotated; "" if none are
@@ -61,6 +71,11 @@ class Module:
         return tuple(name for name, wanted in asked.items() if wanted)
 
     @property
+    def computes(self) -> bool:
+        """Whether defaults need functions of numbers."""
+        return any("math." in constant.default for constant in self.constants)
+
+    @property
     def kept(self) -> tuple[Projection, ...]:
         """The projections that a cache keeps, besides keys and values."""
         return tuple(p for p in self.projections if p.kept)
@@ -72,9 +87,11 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
     heads = {"head": "num_heads", "kv_head": kv_heads}
     parameters = [Parameter(x.name, ", ".join(_sizes(x.axes, heads))) for x in spec.inputs if learned(x)]
     parameters += [Parameter("sinks", "num_heads")] if spec.sink else []
+    left = _constants(constants(spec.inputs), arguments)
     projections = [_projection(x, storage.of(spec).kept(x), heads) for x in spec.inputs if projected(x)]
     options = {*(option.keyword for option in spec.options), *(("dropout_p",) if spec.dropout else ())}
     held = {name: f"self.{name}" for name in (*options, *(p.name for p in parameters))}
+    own_values = {c.name: f"self.{c.name} if {c.name} is None else {c.name}" for c in left}
     held |= {p.name: p.value for p in projections} | (_DROPOUT if spec.dropout else {})
     rotated = ("cos", "sin", "positions") if spec.rope else ()
     # arguments for tokens in a cache would have to be passed again with each call
@@ -86,8 +103,9 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
         tuple(a for a in arguments if a.name in options),
         tuple(a for a in arguments if a.name not in (*held, *rotated)),
         tuple(parameters),
+        left,
         tuple(projections),
-        tuple((a.name, held.get(a.name, a.name)) for a in arguments),
+        tuple((a.name, (held | own_values).get(a.name, a.name)) for a in arguments),
         "" if spec.rope is None else str(spec.rope.dims or "self.head_dim"),
         cached,
         not own,
@@ -100,6 +118,22 @@ _DROPOUT = {
     # from the CPU's generator: checkpointing draws the same number again, and nothing waits for a GPU
     "seed": 'int(torch.randint(2**62, (), device="cpu")) if self.training and self.dropout_p else None',
 }
+
+
+def _constants(inputs: Sequence[Input], arguments: Sequence[Argument]) -> tuple[Constant, ...]:
+    """The inputs, each with its default: a tensor of its whole shape, as each entry is to be learned."""
+    named = {a.name: a for a in arguments}
+    found = []
+    for given in inputs:
+        node = given.default
+        if node is not None and any(leaf.op == "var" and leaf.value == "h" for leaf in node.walk()):
+            text = named[given.name].made()
+        else:
+            number = given.value if node is None else printers.torch(node, lambda leaf: str(leaf.value))
+            sizes = ", ".join(_sizes(given.axes, {"head": "heads", "kv_head": "kv_heads"}))
+            text = f"torch.full(({sizes},), {number}, dtype=dtype, device=device)"
+        found.append(Constant(given.name, text))
+    return tuple(found)
 
 
 def _by_key(given: Input) -> bool:

@@ -171,6 +171,7 @@ def _no_module(spec: Candidate) -> Iterator[str]:
     held = options | {given.name for given in spec.inputs if learned(given)}
     made = {f"{given.name}_proj" for given in spec.inputs if projected(given)}
     taken = inputs & _OF_FORWARD | (held | made) & (_OF_MODULES | _OF_FORWARD) | options & _OF_CONSTRUCTORS
+    taken |= options & {"learn"} if constants(spec.inputs) else set()
     for name in sorted(taken | held & made):
         yield f"{name!r} is already a name of the module; rename the input"
 
@@ -178,6 +179,13 @@ def _no_module(spec: Candidate) -> Iterator[str]:
 def learned(given: Input) -> bool:
     """Whether an input is a parameter of a module: no token and no batch entry has values of its own."""
     return _made(given) and given.shared
+
+
+def constants(inputs: Collection[Input]) -> tuple[Input, ...]:
+    """The inputs that a module leaves at their default unless it is asked to learn them, as it could learn them."""
+    made = {f"{given.name}_proj" for given in inputs if projected(given)}
+    taken = _OF_MODULES | _OF_FORWARD | made
+    return tuple(x for x in inputs if x.grad and not _made(x) and x.shared and x.name not in taken)
 
 
 def projected(given: Input) -> bool:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  88cc5764848ad90e
-#   text hash     a97dde0f6c8bc267
+#   content hash  3c990ef2e850f23d
+#   text hash     5bcc6197feeff487
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b6fa5efe81d148cb
-#   text hash     d1a96fea9c6a148f
+#   content hash  52d75ab03099d400
+#   text hash     fde1a3b146e49028
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -55,7 +55,7 @@ def attend_with_cache(
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
-    slopes: (Hq,), optional; penalty per position of distance
+    slopes: float (Hq,), each head's own default if None; penalty per position of distance
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
     workspace: float32, contiguous, at least workspace_size(...) values; allocated if None

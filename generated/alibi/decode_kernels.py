@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  77ad610aeebb5c68
-#   text hash     21bd7197ea5816b3
+#   content hash  1308fedb8d4918b8
+#   text hash     73e061f77955a279
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b154edca960f2c9f
-#   text hash     b4a041d36d34402f
+#   content hash  39743274f14b28a3
+#   text hash     090d096e19805e68
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

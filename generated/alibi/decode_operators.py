@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  37fa3b6d166ea11a
-#   text hash     3405c8bb9ce581c0
+#   content hash  b3452cbb69244cda
+#   text hash     807e12e77db92ad9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f8d388365fddc43
-#   text hash     0b43abd694f8febc
+#   content hash  3cee913b7f9415a7
+#   text hash     aaa7ee24f945cf22
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d51362cd10616c34
-#   text hash     76e62fcb022b6c28
+#   content hash  1335e1b85d59f5eb
+#   text hash     ff5897146c1f7c69
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

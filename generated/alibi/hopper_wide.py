@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  164694c521381cec
-#   text hash     872f2853a263919e
+#   content hash  2647e4f645a57350
+#   text hash     8a645371f3b67a9e
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

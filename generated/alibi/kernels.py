@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  86f3ab7c0f29bc5b
-#   text hash     f63d91e162d8f7e0
+#   content hash  71b426a3af09ec03
+#   text hash     d6e68a179fec3269
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

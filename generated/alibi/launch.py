@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f5d7d84e284f7615
-#   text hash     5f6ddf3e60cda8d7
+#   content hash  746283608912f6a0
+#   text hash     c794c6cabf60de87
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,12 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  593856047c9f0370
-#   text hash     2b1551557f7bc5c9
+#   content hash  73b04e910c5b83fb
+#   text hash     6f5106ecd9cd60a8
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -27,6 +29,7 @@ class Attention(torch.nn.Module):
     norm_eps: added to their mean squares
     output_gate: whether sigmoid(g_proj(x)) multiplies the input of o_proj
     scale: factor of q·k, 1 / sqrt(head_dim) if None
+    learn: names out of slopes: those inputs are parameters that begin at their defaults; the others are constants
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Attention(torch.nn.Module):
         norm_eps: float = 1e-6,
         output_gate: bool = False,
         scale: float | None = None,
+        learn: tuple[str, ...] = (),
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -68,6 +72,13 @@ class Attention(torch.nn.Module):
         self.q_norm = torch.nn.RMSNorm(head_dim, eps=norm_eps, **made) if qk_norm else torch.nn.Identity()
         self.k_norm = torch.nn.RMSNorm(head_dim, eps=norm_eps, **made) if qk_norm else torch.nn.Identity()
         self.g_proj = torch.nn.Linear(hidden_size, num_heads * v_head_dim, bias=bias, **made) if output_gate else None
+        learn = (learn,) if isinstance(learn, str) else tuple(learn)
+        weight = self.q_proj.weight
+        defaults = _defaults(num_heads, num_kv_heads, weight.device, torch.promote_types(weight.dtype, torch.float32))
+        for name in learn:
+            if name not in defaults:
+                raise ValueError(f"learn: expected names out of slopes, got {name!r}")
+        self.slopes = torch.nn.Parameter(defaults["slopes"].to(weight.dtype)) if "slopes" in learn else None
 
     def forward(
         self,
@@ -80,7 +91,7 @@ class Attention(torch.nn.Module):
     ) -> torch.Tensor:
         """The layer's result for x (B, T, hidden_size), in the same shape.
 
-        slopes: (Hq,), optional; penalty per position of distance
+        slopes: float (Hq,), learned, each head's own default if None; penalty per position of distance; a parameter instead if the layer learns it
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens in rows [k_starts[b], k_lens[b])
         cache: from `new_cache`, optional; x has the tokens that follow those in it
         """
@@ -89,7 +100,7 @@ class Attention(torch.nn.Module):
         if x.shape[-1] != self.hidden_size:
             raise ValueError(f"x: expected {self.hidden_size} columns, got {x.shape[-1]}")
         terms = {
-            "slopes": slopes,
+            "slopes": self.slopes if slopes is None else slopes,
         }
         # view could not infer the number of heads if there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
@@ -137,6 +148,24 @@ class Attention(torch.nn.Module):
     def extra_repr(self) -> str:
         """The text of the module in its repr, besides its submodules."""
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
+
+
+def _defaults(heads, kv_heads, device, dtype):
+    """The values of inputs that `attention` has a default for, by their names."""
+    return {
+        "slopes": (
+            lambda h: torch.where(
+                h < 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05),
+                2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)),
+                2
+                ** (
+                    -4
+                    * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)) + 1)
+                    / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)
+                ),
+            )
+        )(torch.arange(heads, device=device)).to(dtype),
+    }
 
 
 def _start(k_lens, k_starts):

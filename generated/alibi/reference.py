@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f5a34228d45d6bb5
-#   text hash     9019b154df8daccf
+#   content hash  c91792e0cb4ab0db
+#   text hash     f30a7334371bd68c
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  32a65e9d07ecca07
-#   text hash     f4dda9a2ff3992eb
+#   content hash  d99bcb59654c5c96
+#   text hash     43b01e31035804d5
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a63901be5e2ec0ae
-#   text hash     bdf5c9d9111c3a27
+#   content hash  cac3652a0b7520cf
+#   text hash     5b85289caede826d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

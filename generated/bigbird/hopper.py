@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  748e1525b1f59778
-#   text hash     e2b270abb8c9d3b8
+#   content hash  dad87d786ab3c77e
+#   text hash     b7f07252359622fd
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

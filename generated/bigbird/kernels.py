@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  27c68a21e1321ae8
-#   text hash     61fe47aa65563533
+#   content hash  2d167ce6d25078a6
+#   text hash     7ce4ae353823e18a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d3e9bdeab87cc247
-#   text hash     3725601b6299aebd
+#   content hash  4958fa1d547928db
+#   text hash     f6b693e64278d184
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db21e4386a97200f
-#   text hash     14ca3f855d08d084
+#   content hash  d42fb147c65ab514
+#   text hash     98d731a6fd710626
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

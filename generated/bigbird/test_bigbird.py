@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cca47be150b011fd
-#   text hash     9abbf518752ce4e0
+#   content hash  aebe49ff8f892e33
+#   text hash     26bdc944d668223a
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

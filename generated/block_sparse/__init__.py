@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  314bec0c3019719e
-#   text hash     ad7e7176f5396757
+#   content hash  c9e84afb32cc9bc9
+#   text hash     d7c3e273fc9736d0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6e96159756d967be
-#   text hash     53d3db0568744fc8
+#   content hash  fbb41bad4d67d130
+#   text hash     adac5f0250b7397f
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

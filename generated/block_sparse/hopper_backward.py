@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  435a6ed4fc54b5ab
-#   text hash     53e11a55c9ff9cbc
+#   content hash  ccdeb074a5c5e691
+#   text hash     0e3378345210fc70
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

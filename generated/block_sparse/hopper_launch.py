@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b8c274c35985b0bb
-#   text hash     8694fcab62dd02c0
+#   content hash  5328e5393c055f83
+#   text hash     9ac703e64fef4f67
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

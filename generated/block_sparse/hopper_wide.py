@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a30ebedf149f62f0
-#   text hash     ff3a77db07d6eae5
+#   content hash  5cb9b2b92d6a4f2d
+#   text hash     e9de0fe273f01f9f
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  42c68a6417e5cf41
-#   text hash     5fe499acb06954cd
+#   content hash  de744d99289acabf
+#   text hash     6123619035e73883
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

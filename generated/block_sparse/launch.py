@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  779b24b0dcc49588
-#   text hash     561a37107988239e
+#   content hash  dabcd206fffebe4e
+#   text hash     9799cce294ed212d
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

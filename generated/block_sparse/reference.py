@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  569c0b456bf20e0f
-#   text hash     d6e062022f7e53f5
+#   content hash  e994d3f5a75a8bc0
+#   text hash     09e0744b8ed7334d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  40bbabc8b01691d8
-#   text hash     757327c0e1e64ed4
+#   content hash  1759e91bb36977f0
+#   text hash     f8b85e79d7b7ee11
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

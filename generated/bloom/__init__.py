@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7fb00bf6c681d3a8
-#   text hash     2a508d7f8467b809
+#   content hash  917f97bdbd2c1c18
+#   text hash     c3bcad232984d3ee
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

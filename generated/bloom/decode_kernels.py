@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  238dbff04cdca6fc
-#   text hash     e0561c857d209514
+#   content hash  b6cdabddaece2009
+#   text hash     c9f124303d5c37e7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  303ed44e01575f92
-#   text hash     a32c02a89b68cfc7
+#   content hash  06e7ce8c0f64fd12
+#   text hash     399e99407f3840f9
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

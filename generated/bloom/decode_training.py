@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  afc1628fb60195a7
-#   text hash     423d51b75d981736
+#   content hash  2ac1cb67b970666d
+#   text hash     cdc5f896ceebf972
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

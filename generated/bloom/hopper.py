@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7c53e114523ede48
-#   text hash     c9781f9901e39dba
+#   content hash  8dc0f8751e34c957
+#   text hash     211263f195d38faf
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

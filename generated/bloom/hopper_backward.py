@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  591d58dacf21b5f0
-#   text hash     36816bf243cbf709
+#   content hash  998865a744928e2c
+#   text hash     a329285969ef5179
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

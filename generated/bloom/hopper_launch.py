@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  da7546a308411723
-#   text hash     aafd5dedc71052fd
+#   content hash  a67fd8e26e7f5ae9
+#   text hash     f585c5628dd33005
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

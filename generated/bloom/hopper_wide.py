@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3e42549eac92ce33
-#   text hash     33f65b3e9756d4b5
+#   content hash  c17fd8018a7e89ef
+#   text hash     1b774a3a9b310af9
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

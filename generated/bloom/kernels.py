@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  159fd54a2cf200cd
-#   text hash     c7976b1bbc64d82a
+#   content hash  7d2f09428bcd2809
+#   text hash     89af420541164724
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b4dba680f00188d
-#   text hash     14affa874671a2a8
+#   content hash  b8b6d053a399d3b9
+#   text hash     bf2214f58cc09774
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

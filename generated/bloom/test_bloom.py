@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6cd338f6c931dae7
-#   text hash     efe4eee282111918
+#   content hash  0c7c9260227df85d
+#   text hash     4fe61805a7d490b3
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1409f5c11e9c2939
-#   text hash     e0a0fd79e9d54bbf
+#   content hash  f2f98e1b3846936d
+#   text hash     efb184dd30405a97
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8376c9e449bab3b
-#   text hash     a81eb967641300db
+#   content hash  4c10a9c77f64ffee
+#   text hash     f8662e605d1e4f4f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4a3a70bfb449f30b
-#   text hash     aa8cc85c149fb1ef
+#   content hash  5c4be6dcc88075ec
+#   text hash     30675e62aa2d993e
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e1e113e5fed7623a
-#   text hash     3c7d5652483a4d34
+#   content hash  a2a5302a22772bff
+#   text hash     9fcbffe30964e85e
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6a19d0fcc0929516
-#   text hash     6cb05dd8656ff870
+#   content hash  25aba70073c328e2
+#   text hash     8020918725d4512f
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  509eff78a91c99cd
-#   text hash     5766a3061c8ebb9a
+#   content hash  c5b599bf3ed5612a
+#   text hash     0b50ac147ec4a9cc
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c483c2b1b7bc4604
-#   text hash     9744026080fbb71c
+#   content hash  77f9ccc4068d69b4
+#   text hash     14ca7d214d4df972
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

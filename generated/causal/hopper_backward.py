@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bfe8a1c8d13d3a2
-#   text hash     facb6c52eb8cef21
+#   content hash  b608b3aa5bfac93f
+#   text hash     680aa9b22002a340
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  124643d05afa649c
-#   text hash     33aa884c491dee65
+#   content hash  7eddc8068256c478
+#   text hash     e4b5629d4262af02
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

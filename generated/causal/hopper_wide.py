@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e683a66e6efd79df
-#   text hash     41555c62766952b0
+#   content hash  11b92c215ee35acf
+#   text hash     843b7e05d0c22bdc
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  332685e0de857e6e
-#   text hash     f5afafb8c268473c
+#   content hash  eff766635744c6af
+#   text hash     a85ffeabd81e86bc
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50daaacc1e2a5618
-#   text hash     63fa184c04d1db84
+#   content hash  b2b7ef326ac37e4f
+#   text hash     f09b78e7101d514d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4487d3b0bc8e1f08
-#   text hash     5fba1238f3bcbf6c
+#   content hash  a296527a69060260
+#   text hash     1b2298d11be10cfd
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4a498984bd5420d1
-#   text hash     c415ec0bcde9dc03
+#   content hash  7ba7dcfb166b44f9
+#   text hash     dad1fafd59b3472a
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

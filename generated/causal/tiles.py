@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93e1e654b2c1b68
-#   text hash     a4264395d1998c74
+#   content hash  43eb8e178ee2e2c3
+#   text hash     e2dd75314c906eb2
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  43f216f0f3f10d70
-#   text hash     4eb379e2ec9cc840
+#   content hash  a1b893071e898266
+#   text hash     4c7e33236bc052d6
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1af0d32506b0d2ae
-#   text hash     709137252de6515b
+#   content hash  10f3937c2ce967f2
+#   text hash     8b887a69e8584d81
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5eb62efda5cbb71e
-#   text hash     bda70bd214dea2d0
+#   content hash  4a1896703e697640
+#   text hash     f1959deb2aee86fd
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4291a8c308e5244c
-#   text hash     1eb88e765805c949
+#   content hash  a2893279620553a0
+#   text hash     c7c65bbb274c90ef
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3934c0e1b72993d9
-#   text hash     bd6755b8a19f0bd1
+#   content hash  65c9438efa3db0bc
+#   text hash     5c306c03abb63963
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

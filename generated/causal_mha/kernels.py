@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  427fe858086c03a7
-#   text hash     f8eb95cf60989534
+#   content hash  eaa46d87571ffdd3
+#   text hash     f2a3a549bb9ca874
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f7326af1dc796081
-#   text hash     ce34f6d5ff4eb66e
+#   content hash  ad6b305166393634
+#   text hash     a81319d2b60042e7
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7585307484b3d6f
-#   text hash     8545d028a7aca4a2
+#   content hash  bf172a9c45383f53
+#   text hash     d4b218b1fac613b8
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90eea1a4ca65533f
-#   text hash     8a7be70a43040bbe
+#   content hash  08a7ff1b54f1e949
+#   text hash     ab582edfe48144f7
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7af3ad1b5bb1f70b
-#   text hash     224af28302df2e61
+#   content hash  92379569ae10f1a3
+#   text hash     064441b7895cf47f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

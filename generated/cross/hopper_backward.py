@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4efc890391e129b2
-#   text hash     e94689b17c381c84
+#   content hash  db94b7701357560d
+#   text hash     14a96c8fb81b96f4
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

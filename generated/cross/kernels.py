@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aa751c953fc5f032
-#   text hash     0fb9a8c9a325a5b4
+#   content hash  03181fed4e553327
+#   text hash     370cfd9fffe62f06
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a49ae61fd8d475e1
-#   text hash     965f0505e2bbf652
+#   content hash  2ceb938f11ff4e30
+#   text hash     c0a1d342e432e18d
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  29e27fd7ae8dc1c8
-#   text hash     dae58eaf0ff54a26
+#   content hash  39cb5489292b058a
+#   text hash     4f37cb6e0620b152
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

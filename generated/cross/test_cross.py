@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6785fd5de2831713
-#   text hash     c56c2aed23b808b1
+#   content hash  be5329aa0a08b152
+#   text hash     f44cafd0e4616247
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

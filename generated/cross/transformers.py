@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5b28564c597c2487
-#   text hash     ae8dd80c9059be1e
+#   content hash  7a984aa3469f700b
+#   text hash     39c34b9ab615421e
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  384c14facc0c9d73
-#   text hash     503f68c9d5e2b6d5
+#   content hash  a387aed9b98919f4
+#   text hash     3744046d9bd95da8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d1884090c2777e15
-#   text hash     4388d37c432cc0f4
+#   content hash  94d906b05ea244a5
+#   text hash     7da5e09032b93b0b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -33,7 +33,9 @@ def attention(
     q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1. Self-attention
+        padded on the right takes k_lens=lengths, q_start=0: k_lens alone lines up the last row of padding with the last
+        key. Padded on the left it takes k_starts=pads, with q_start=-pads if padding has to give 0 under any mask
     q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
         without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None

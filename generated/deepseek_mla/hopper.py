@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0606bbb7ccaf3f11
-#   text hash     04f283ba0398ec7e
+#   content hash  f0c4de3343fe77f5
+#   text hash     766a469dc6baafcc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  38d85837a2a1077b
-#   text hash     abca68a90b596bba
+#   content hash  dfe101299e61699b
+#   text hash     76ac07f8e3ec4416
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e246793a8c82af4b
-#   text hash     92464f489ba29a1c
+#   content hash  486a08bfa9172ddf
+#   text hash     7a61a4d2d3d95100
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  def823bb22034714
-#   text hash     42af51ebed88ba0b
+#   content hash  fdf3a65837badbb5
+#   text hash     c7bb4ee78f435cf6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2082e108e4b74eb0
-#   text hash     13fc72b958091001
+#   content hash  7d724dbe08ffa60b
+#   text hash     e519b1f5e36cfb51
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

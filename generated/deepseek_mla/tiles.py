@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15d70d46be7b7af2
-#   text hash     2cab9660d77b11db
+#   content hash  a9979bc909389ffd
+#   text hash     5b7b6a65912b744d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bcbd1d60075444dd
-#   text hash     9d36afd300209f07
+#   content hash  94ee21e89e2726e9
+#   text hash     e4d3e1b235f4ed0f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

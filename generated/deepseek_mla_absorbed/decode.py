@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ddebacba2d1b6bf8
-#   text hash     c92ff461b60a9d0a
+#   content hash  82b555bc14765ca0
+#   text hash     b273ae51f0950663
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  04d4b8ead85d6dd0
-#   text hash     0cfe6913e42a9795
+#   content hash  907eb9e9031f49d7
+#   text hash     ef9b5275223c0c06
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  81391bb36e82f4e9
-#   text hash     35705ba843b86852
+#   content hash  b1984afe6503c39a
+#   text hash     0eb21268d8f6d489
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cfe0c5fd87193ab0
-#   text hash     7ba0d683894360f6
+#   content hash  a2f86e082552ac3f
+#   text hash     84d01ae0c1bb7dc1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

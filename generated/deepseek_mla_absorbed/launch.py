@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ebd193d6c6c0d65c
-#   text hash     2243d6816392f669
+#   content hash  215d40d243a427f1
+#   text hash     77c61deaabd27ea4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

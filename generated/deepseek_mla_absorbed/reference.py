@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  12ab4ada99ff22da
-#   text hash     fbe68326a67133a5
+#   content hash  bff1bf4a407a0af4
+#   text hash     f4351149376b7ae9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7674f35a57a3146c
-#   text hash     d1d6ec0f7051e79f
+#   content hash  eab7fb40ece172cc
+#   text hash     fedbb8804c4a6ae7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7d516e5fb4eb199a
-#   text hash     e7cd141661aa8955
+#   content hash  245fda35c589918e
+#   text hash     44ddaf70ee31d467
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  86fbff9490fb75bc
-#   text hash     b475854d0ae6ec62
+#   content hash  73bbad1439fc6671
+#   text hash     42f024b06726d088
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  925dc7a20d99b0b3
-#   text hash     e4bc8ea026705234
+#   content hash  b58c81215c8281a3
+#   text hash     c6cf83da1c7738da
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0ddfcb261000d46b
-#   text hash     bcf3afd97170fedb
+#   content hash  1f3a87ff42856c1d
+#   text hash     d391b1819fc8b538
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e9e31fdd297e6763
-#   text hash     be395e2fe379c444
+#   content hash  f4f52de7debc01ca
+#   text hash     30fc44ddf6a17780
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  22b36a42d31d5559
-#   text hash     9ece3990151a581e
+#   content hash  5cc191078965ec7d
+#   text hash     55425a36dfa98c94
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

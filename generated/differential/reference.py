@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  996c86ba33b4e073
-#   text hash     85b84ecfebe40842
+#   content hash  69d4b73a577f4565
+#   text hash     e8e0b87088153dd7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b57d8abaa8d14ccc
-#   text hash     269a6dcc12398a4d
+#   content hash  fcaa0acc4bc38fda
+#   text hash     e0837d094089549d
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

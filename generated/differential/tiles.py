@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4f994fb2173a5d06
-#   text hash     19e8db8b1823269c
+#   content hash  c9610c4812182613
+#   text hash     6b82bec5bddd0bfb
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  43f19fca8f4aea89
-#   text hash     9e9d65e411e83075
+#   content hash  e92b588592e93b6e
+#   text hash     92b3798fec885350
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

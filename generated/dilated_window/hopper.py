@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8dc4b1502833cf0e
-#   text hash     105c4233bb8ec272
+#   content hash  5472b87e983cfa7e
+#   text hash     ab48e5291da2a667
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  59fbca55eea55389
-#   text hash     2d57f75da829c718
+#   content hash  ca70f2b507a83366
+#   text hash     53e41feb1509628d
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fe7de13c24546f50
-#   text hash     f1bc08da796be077
+#   content hash  0f71552ee2e046ac
+#   text hash     574ae2a4475a9077
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  faca137b281f9ebe
-#   text hash     1abaee93602070bf
+#   content hash  d1e400d96275a5e9
+#   text hash     0718164c935e1aa2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

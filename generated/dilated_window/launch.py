@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d7c1216d17beda4
-#   text hash     14464c4456f6748c
+#   content hash  6d8d8ae1750b4b94
+#   text hash     6c3dad7fbc9c2e9d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

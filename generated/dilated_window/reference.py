@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ad4e99dbc84e07c
-#   text hash     2e0a4e746ccdef61
+#   content hash  d7b247833291a2d0
+#   text hash     3184aebee8aca633
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

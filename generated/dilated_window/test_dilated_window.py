@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6deb5a51d521ffc7
-#   text hash     5f93d4dc744a6a76
+#   content hash  8ec40d8da0b9170d
+#   text hash     fc75b937cebfa431
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  613535d03b2d57ea
-#   text hash     01f353481adac411
+#   content hash  498c53fec69413d0
+#   text hash     482fcfe7b232cfab
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5164316b8edfdc8c
-#   text hash     62c8d253ee390125
+#   content hash  e937ade9c37cd7e6
+#   text hash     cf2d254094130ee8
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d4d782e38e95d048
-#   text hash     4f060b92b84110f3
+#   content hash  b30ba3416af30319
+#   text hash     4a7a97f8a6011626
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

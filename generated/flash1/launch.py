@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  63fa88c6fb594e45
-#   text hash     dea17c4abc2597b7
+#   content hash  ce33b35c4dc9e6fe
+#   text hash     b6c4eccf114747db
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ad356c4a813f4dbe
-#   text hash     da84eb52b5821572
+#   content hash  dd95a1a7e36a9391
+#   text hash     dae60b31f8402dff
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

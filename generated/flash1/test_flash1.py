@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  86f7c893451d4c71
-#   text hash     80ca34ff600aae44
+#   content hash  e735adc87c785467
+#   text hash     374dfc51f7b5c84f
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

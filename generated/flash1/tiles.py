@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5990bf719f5e2eaf
-#   text hash     e4e99c864abd7e4a
+#   content hash  cc577aff47176ed6
+#   text hash     539098355205a325
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

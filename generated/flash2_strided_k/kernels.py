@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7e5b90cb51419427
-#   text hash     df4014d688e7ae0c
+#   content hash  a8c8e7ba620fe2b8
+#   text hash     5533f790cbbe36ee
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

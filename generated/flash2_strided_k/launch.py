@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  39e7001e7cf45fa0
-#   text hash     45f8572f9ee31b79
+#   content hash  d1a388f5e6a610b7
+#   text hash     a571164091bdf680
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

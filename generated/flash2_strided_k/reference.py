@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1292f9e5509f53a4
-#   text hash     5be92758f723354c
+#   content hash  34d7e6a108b79eac
+#   text hash     4acd2880f4513136
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

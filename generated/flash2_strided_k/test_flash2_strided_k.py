@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b8941d1b1a4aa4fa
-#   text hash     7db3a0ce0a2dc2f2
+#   content hash  f1d7297cb95ea5f7
+#   text hash     13f5349cd4f826ff
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  73dde014fb130c91
-#   text hash     6c34b6b20d25dc94
+#   content hash  ed2da02926815e5f
+#   text hash     f1b0e232e3a38663
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -32,8 +32,10 @@ def attention(
     q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
-    log_decay: (B, Tk, Hq); logarithm of each token's decay, at most 0
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    log_decay: float (B, Tk, Hq), learned, read as its cumulative sum; logarithm of each token's decay, at most 0
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1. Self-attention
+        padded on the right takes k_lens=lengths, q_start=0: k_lens alone lines up the last row of padding with the last
+        key. Padded on the left it takes k_starts=pads, with q_start=-pads if padding has to give 0 under any mask
     q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
         without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None

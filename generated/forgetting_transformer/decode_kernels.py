@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f33625665c168c83
-#   text hash     1bd2bedee01aa2af
+#   content hash  bda7547bd6aa3562
+#   text hash     1c54e5d3cec8f41a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

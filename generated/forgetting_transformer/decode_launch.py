@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  94d73ac47ebbcea4
-#   text hash     f5369fa881d8fe1b
+#   content hash  8cd6d5a9fa4c79c5
+#   text hash     bf7de92b72378e05
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6840913d2dbe2ba
-#   text hash     9ea31dcfd8137115
+#   content hash  6fe467631ccbda8a
+#   text hash     b2e85ff45945f49d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52f111043bd3dd3c
-#   text hash     cbd1214b107572ca
+#   content hash  2de1af1dda45dda8
+#   text hash     c9a1f332be874452
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  664c118d9ff89d76
-#   text hash     f70c32c45bce9837
+#   content hash  cf248150be68948c
+#   text hash     a1f88149566b07d8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

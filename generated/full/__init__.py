@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f429f56aeb1c8b19
-#   text hash     19547bf4ea2de29b
+#   content hash  31712788ede92974
+#   text hash     8e6725526836bfcc
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5b0b49b447e6ea69
-#   text hash     4a23d64aa1df6c45
+#   content hash  85eb108dda704427
+#   text hash     da3def2d81aface1
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

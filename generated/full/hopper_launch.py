@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ebe0486e85b88e7
-#   text hash     0e3db32b51ba0c53
+#   content hash  8a3561dd5cf8f07d
+#   text hash     1d0b7c58183ed0f9
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e45034ab63c5937c
-#   text hash     8c1c8a565a68536b
+#   content hash  08a80d387ac832c9
+#   text hash     44cca696e8cead7b
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

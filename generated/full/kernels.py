@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc2d591fc3373fbb
-#   text hash     0d8a674f412d2143
+#   content hash  e722bbce69a487a6
+#   text hash     217252c6b03fe094
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

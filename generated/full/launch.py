@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da100c0c567c1845
-#   text hash     7c9cf93a143b5361
+#   content hash  2be734425b2a6166
+#   text hash     aabf530179655a54
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

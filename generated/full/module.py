@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  058a2755135d5dd1
-#   text hash     980f9fb8183a76b4
+#   content hash  81271bf180c4a35a
+#   text hash     8e513224b4b48b01
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

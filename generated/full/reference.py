@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  78f392f267d62f44
-#   text hash     ea866878d8851830
+#   content hash  dba5689af53f1d94
+#   text hash     0beccbca2d2e4404
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

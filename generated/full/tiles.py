@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8414cbeef6042972
-#   text hash     4a31aa01918a79fe
+#   content hash  38fcbf1e56da34c5
+#   text hash     943599f3bfa56305
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

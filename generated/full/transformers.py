@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5b568a6347fab9a5
-#   text hash     0941f157271a754d
+#   content hash  b21f53dc8bc4e569
+#   text hash     2eafc5b3c2dc75c6
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b69c0d774f7d2673
-#   text hash     becc764781fa8e25
+#   content hash  2ee051b13b454540
+#   text hash     d38350a009a5cf11
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

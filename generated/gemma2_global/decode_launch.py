@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3a05bc7b1d7f4eaf
-#   text hash     81bbc56a9c98c830
+#   content hash  284958c0d4472e14
+#   text hash     95483f34c34cc690
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

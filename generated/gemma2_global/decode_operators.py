@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c3a41779be8927e1
-#   text hash     961a8deb62827ef4
+#   content hash  f282b5558290f088
+#   text hash     d2486a7ee195b698
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

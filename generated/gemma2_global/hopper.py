@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f5a7128273084ec5
-#   text hash     a575df8ee3cf45eb
+#   content hash  7f0bf7def837c2cc
+#   text hash     88e7a3fe1a46db38
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48d3ba9ad41dc2c2
-#   text hash     07ef08769d587ed4
+#   content hash  d8f3d38cd6456092
+#   text hash     810b07129d2256e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  065448aaca82cb5a
-#   text hash     dfcc3ed63cc3ec73
+#   content hash  a0c8be805bf8655b
+#   text hash     a62f31d6c5c14fed
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

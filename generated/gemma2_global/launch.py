@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  01e5d9ae6b3d31fa
-#   text hash     3032e0cb92b649b7
+#   content hash  ed68a50a91f4e15f
+#   text hash     36cf3e82e1d93123
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a78e0cfdbe2e1af8
-#   text hash     67b59533d4d80b04
+#   content hash  6cecdfec0f590ea9
+#   text hash     1460e43e84526d8e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

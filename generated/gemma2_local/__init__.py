@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d1647385e555b1a8
-#   text hash     2ca1ee3097c47ccd
+#   content hash  88f19787be5f534a
+#   text hash     06d07c53b7c46b98
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc2da873119b0e46
-#   text hash     346d1bec657e73f8
+#   content hash  6f37013887a9d72a
+#   text hash     129d6c0077ea7634
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

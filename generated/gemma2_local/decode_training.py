@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4587dac323b1b181
-#   text hash     1ec418e91d703613
+#   content hash  426eac7fc7a74f1b
+#   text hash     47b0f920af8553bf
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2a2a0ff6c0e0180b
-#   text hash     2cbb1d747ef722c6
+#   content hash  25fc8f2197daa041
+#   text hash     cb4f486f5b85c966
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

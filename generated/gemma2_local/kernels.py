@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  892b99eeb3856ae0
-#   text hash     928afe9640deab80
+#   content hash  a11df0022bc1af44
+#   text hash     3b0d80d68cb2be49
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

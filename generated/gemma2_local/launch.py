@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9e6fee731747a83c
-#   text hash     36ad4e5f9b376f04
+#   content hash  e84608362ec45827
+#   text hash     77c89a4be120b1b2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

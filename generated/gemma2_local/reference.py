@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6a3ff086351c103d
-#   text hash     e80b250fa4ecd57f
+#   content hash  758ba14e9f52bd05
+#   text hash     36096782c8698ba0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f59bf1918ae25644
-#   text hash     3a8be72af79d7cdc
+#   content hash  b58544c94a627c56
+#   text hash     110b22a6b655ac36
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

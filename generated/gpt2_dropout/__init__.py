@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  700508a980f4aa85
-#   text hash     fa86f407e5ff6fa7
+#   content hash  13b657323c97d128
+#   text hash     716517f90dfb1ff6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

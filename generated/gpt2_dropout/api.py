@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e53fc11e5cad7968
-#   text hash     13d4314b2016856e
+#   content hash  c53ac17de5d512dc
+#   text hash     eb268b4f37b764df
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,7 +35,9 @@ def attention(
 
     dropout_p: float; share of the weights to drop, below 1
     seed: int; selects which weights are dropped; required if dropout_p is above 0
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1. Self-attention
+        padded on the right takes k_lens=lengths, q_start=0: k_lens alone lines up the last row of padding with the last
+        key. Padded on the left it takes k_starts=pads, with q_start=-pads if padding has to give 0 under any mask
     q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
         without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None

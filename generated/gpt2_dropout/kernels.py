@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  781bc3169e1ec34d
-#   text hash     be7509ee96e5b5da
+#   content hash  d9f94f484dfbaa67
+#   text hash     2ec55b7ac5baeda8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  59ee51fdc9b182f6
-#   text hash     4299c9e6037c5157
+#   content hash  5a97604dd5e719bd
+#   text hash     65a4bea60b38c03d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad4961abf5f0bc78
-#   text hash     cfb34df5381abd9f
+#   content hash  dae867b729baa321
+#   text hash     50ead3afb8eaa3a9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c975efe733a81ff8
-#   text hash     859b158384493ff5
+#   content hash  fe408987f41a4d3a
+#   text hash     2921a4eaa9052a82
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

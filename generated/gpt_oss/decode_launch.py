@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  627703396849cc04
-#   text hash     755b001be5c95b22
+#   content hash  d78ef2ed68ac9b33
+#   text hash     ef0c70bc5d73973f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

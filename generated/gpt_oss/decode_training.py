@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b7652ad6bbe6ff88
-#   text hash     1fcc38559e46b557
+#   content hash  ec5d69f38fc22a58
+#   text hash     1437bc4d636bda43
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

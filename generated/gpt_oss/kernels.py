@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf8331a912d4caa0
-#   text hash     19de90f34ec3eff7
+#   content hash  92cee87a28411586
+#   text hash     ce7b643a2ceb629c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

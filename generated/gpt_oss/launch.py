@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7fdd8879aad3acb6
-#   text hash     0a8e8894353ce2dc
+#   content hash  2dfedd5dfaf39541
+#   text hash     9367d94f368fa220
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -20,7 +20,7 @@ def attend(q, k, v, entries, cos, sin, positions, sinks, scale):
 
 
 def natural(lse):
-    """The LSE for users: in natural-log units, -inf for a row without keys."""
+    """The LSE for users: in natural-log units, -inf for a row without keys and sink."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 

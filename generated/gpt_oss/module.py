@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  87e3706a4e9071f2
-#   text hash     31a627c3ad4ed597
+#   content hash  ec58474451accc61
+#   text hash     ff7a4506906f328f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c24d30215bc0166b
-#   text hash     7ff743b0af4b577b
+#   content hash  9c096331aa61bc9b
+#   text hash     7e52b61d32f58460
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5f82505f47d86b03
-#   text hash     95667ddc0f3dcd6e
+#   content hash  3ea7f3e99ba10264
+#   text hash     b7f4f15e7d9bc50a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  596ac060dadeeb22
-#   text hash     de4cb3b0dbe450b8
+#   content hash  9c822dc76caf45c5
+#   text hash     c5ffe2cabaaa23e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  25218d48f91a81cd
-#   text hash     3b18ee5bfa20fa95
+#   content hash  66eab5c47c274702
+#   text hash     f0df8f99eae823b9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -52,15 +52,16 @@ def attend_with_cache(
     seq_lens[b] - (its number of new tokens) + i. out has the shape of q, with Dv columns; there are no gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
-    seq_lens: int32 (B,), number of keys of each sequence, including the new ones; 0 gives 0 and an LSE of -inf
+    seq_lens: int32 (B,), number of keys of each sequence, including the new ones; 0 gives 0 and the LSE of the sinks,
+        -inf without them
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
     k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; keys before it are not read
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
-    cos, sin: cosines and sines of the angles, row p for position p; they rotate q
+    cos, sin: float (positions, D / 2); cosines and sines of the angles, row p for position p; they rotate q
     positions: int, in the shape of q's tokens, optional; rows of cos and sin for the new tokens
-    sinks: (Hq,), a logit of each head that joins the denominator; None leaves it to `merge`
+    sinks: float (Hq,), a logit of each head that joins the denominator; None leaves it to `merge`
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
     workspace: float32, contiguous, at least workspace_size(...) values; allocated if None
@@ -256,7 +257,7 @@ def append(
     k_new (T, Hkv, D) and v_new (T, Hkv, Dv), or with more axes before the heads; the cache as in `attend_with_cache`.
 
     slot_mapping: int64, one per token: its page times the page size plus its place in the page; -1 skips the token
-    cos, sin: cosines and sines of the angles, row p for position p
+    cos, sin: float (positions, D / 2); cosines and sines of the angles, row p for position p
     positions: int, one per token
     k_scale, v_scale: float32, for caches of float8_e4m3fn, whose values are divided by them and rounded; () and (Hkv,)
         are read, (P, page, Hkv) is measured and filled in

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fcee25c21f28436c
-#   text hash     6c7d74a9f35aee05
+#   content hash  4c324dcf0afb9be7
+#   text hash     f726ca78732da1c2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  10eed09f7841b4d6
-#   text hash     db5a344af35d2722
+#   content hash  f7f2c0965a75c391
+#   text hash     7b7d34b47cf39181
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

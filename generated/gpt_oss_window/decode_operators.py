@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  50f5292ce2796f66
-#   text hash     c8b8df24c3f1f815
+#   content hash  5a171f40f6f197d9
+#   text hash     a2cc237d68f38860
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

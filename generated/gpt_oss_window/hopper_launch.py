@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  969f532801f4c6d3
-#   text hash     6f3ecf58c5eba764
+#   content hash  f486eb8ea674a7eb
+#   text hash     9474f0f654787397
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d1aea22c5dec5bc
-#   text hash     5c4b2363b951ce0e
+#   content hash  abbf583f407e31f3
+#   text hash     8d0b304fb6c9b2c7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -20,7 +20,7 @@ def attend(q, k, v, entries, cos, sin, positions, sinks, scale):
 
 
 def natural(lse):
-    """The LSE for users: in natural-log units, -inf for a row without keys."""
+    """The LSE for users: in natural-log units, -inf for a row without keys and sink."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e528c938b497d858
-#   text hash     be6ff4ca1230f56e
+#   content hash  8eb90189cc23fd0e
+#   text hash     01fdff88d3fcb9c7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4e0cc7bce70d38af
-#   text hash     87b46ebe0fd537e3
+#   content hash  d5d9108fe25a965c
+#   text hash     4c14b6ca09555bd4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  04fcedb71587b8a5
-#   text hash     68e613748fbec4ca
+#   content hash  fefe8f740e5d943a
+#   text hash     6dbf81cb97895a76
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

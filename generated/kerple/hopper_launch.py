@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  559270084c64afbe
-#   text hash     79d07b5984c1a3cf
+#   content hash  8500242c482accc2
+#   text hash     79bc67159b5b487e
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

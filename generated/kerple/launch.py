@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95938d2fb5618604
-#   text hash     7d8c457f96091035
+#   content hash  39c24eb6836a7895
+#   text hash     4a4d7a3571ae3595
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

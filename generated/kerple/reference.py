@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b8e5f436565a6df
-#   text hash     98613b0ae69b7735
+#   content hash  29a6b55a1aef65ba
+#   text hash     f0d704b5baf02667
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

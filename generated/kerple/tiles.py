@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f8fe68bdb4e436a
-#   text hash     fad2c4bc4d27462f
+#   content hash  599f565fbaff78d1
+#   text hash     523f607c5d785e42
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2d8c6a9929e6159e
-#   text hash     958dd813b2a4d6a2
+#   content hash  31dd7f235b67059d
+#   text hash     e6a8265d5498bd56
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  23c77fdb03a47114
-#   text hash     f9c63b3301ce7e6d
+#   content hash  d299e78f15b89f07
+#   text hash     82365fd2f9ef1d39
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -37,10 +37,12 @@ def attention(
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
     Tensors of int hold numbers between -2**28 and 2**28.
 
-    cos: cosines of the angles, row p for position p
-    sin: sines of the angles, row p for position p
+    cos: float (positions, D / 2); cosines of the angles, row p for position p
+    sin: float (positions, D / 2); sines of the angles, row p for position p
     positions: int (B, Tk), optional; rows of cos and sin, for keys and queries
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1. Self-attention
+        padded on the right takes k_lens=lengths, q_start=0: k_lens alone lines up the last row of padding with the last
+        key. Padded on the left it takes k_starts=pads, with q_start=-pads if padding has to give 0 under any mask
     q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
         without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1a0e4be45d684ee
-#   text hash     f046e0b81f322060
+#   content hash  4d476f0195647aa3
+#   text hash     8de213d18cfa1803
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 
@@ -45,8 +45,8 @@ def attention(
 
     group: the ranks, a process group or a DeviceMesh of one dimension; all if None
     zigzag: whether each rank has a stretch of tokens from either end, instead of a single stretch
-    cos: cosines of the angles, row p for position p
-    sin: sines of the angles, row p for position p
+    cos: float (positions, D / 2); cosines of the angles, row p for position p
+    sin: float (positions, D / 2); sines of the angles, row p for position p
     positions: int (B, Tk), optional; rows of cos and sin, for keys and queries
     k_lens, k_starts: int32 (B,), optional; entry b has the keys in rows [k_starts[b], k_lens[b]) of all ranks
     q_start: int or int (B,), optional; the position of the first query of all ranks, needed beside k_lens or k_starts.

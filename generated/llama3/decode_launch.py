@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ee43216c7cd9effa
-#   text hash     3b772fb680ebe227
+#   content hash  aa325bdcdc8f5469
+#   text hash     817ce72664b8cb87
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85a5e8f2fb4d6578
-#   text hash     f6aee9e8b34c18ab
+#   content hash  1f68536aa08aa07e
+#   text hash     9d77e4840beafb09
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

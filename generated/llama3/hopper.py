@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b4fe92c192c1c2c
-#   text hash     9b0b049fbd61dc45
+#   content hash  1819fe4a0d60d0ab
+#   text hash     3cf4966dbfaa03f3
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

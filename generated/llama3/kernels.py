@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3f4eee61e07d63b5
-#   text hash     891b9c7a8c88b693
+#   content hash  132510f2039374e5
+#   text hash     08b6baffbc347ade
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0effa0b9267829d0
-#   text hash     1d0a94f81cb4e1e2
+#   content hash  9a034a354f797359
+#   text hash     1aa964cc900fc792
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

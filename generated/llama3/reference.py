@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7ce99a43ac1a77ee
-#   text hash     72a4646043d8f051
+#   content hash  dd91e4bb2a259b7f
+#   text hash     9043740566a2dedb
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

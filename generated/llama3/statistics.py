@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  62396971a99f4611
-#   text hash     6ebd87a0db96cd5e
+#   content hash  d75128ac544f7b9e
+#   text hash     1f55560a9941c352
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

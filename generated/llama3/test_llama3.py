@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a3a96d0f383c21d
-#   text hash     9c9a40b4e8e1aedd
+#   content hash  c49c7a3bfd8d6df5
+#   text hash     eb684e89ffaa485b
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  edec417c368d86bf
-#   text hash     49a110f4a0dfba10
+#   content hash  d9102f29a23346a3
+#   text hash     99024a645da1c385
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  518d49c06fc764c1
-#   text hash     c726b90f2a859e66
+#   content hash  f5ce6d34abf2e1d4
+#   text hash     15c10bbd1c66fe79
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  738f358c90b424cc
-#   text hash     858483fce41de979
+#   content hash  170baebdc1ab8e29
+#   text hash     4d6b7a31d8efad55
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  176c8d47beb195b3
-#   text hash     76a6edb249de23da
+#   content hash  4e8d2ff705ca751a
+#   text hash     1cc1cb5a5f4b4f92
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b1a494fa75baa62
-#   text hash     9bf359eae1fcc0df
+#   content hash  d6da20f9e73f5632
+#   text hash     b5569f30c3e85dc5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

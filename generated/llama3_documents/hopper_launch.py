@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c0dfc0d4fec04672
-#   text hash     345785a0a44f8046
+#   content hash  c6753c901d8e4bf8
+#   text hash     b508935816c123ee
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fc491c333d7c3619
-#   text hash     b91a3d228773a5b0
+#   content hash  531b41790651a7ef
+#   text hash     55089f1c3efa2625
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

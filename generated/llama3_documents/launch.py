@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  84d2d9d72163422e
-#   text hash     49ef7896c4c37f5a
+#   content hash  3a1249722ad61a53
+#   text hash     583e2df9ec9bf395
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8eefcf8bf447db07
-#   text hash     76987d2183a4e088
+#   content hash  96d6ca6be22011dd
+#   text hash     1edab85a30544358
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7d4d54315e2d41e1
-#   text hash     f539e45ffaf35939
+#   content hash  379cefcc9c83d754
+#   text hash     d8ea13eeb60ea458
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a566f839b28f2d2e
-#   text hash     5f27ffd592b71e87
+#   content hash  369659ed1d1a92db
+#   text hash     a84fe0e0aee885ee
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

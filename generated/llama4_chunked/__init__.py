@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  014ee17fe4b9ebeb
-#   text hash     104406f68d086e79
+#   content hash  a87e17e51ce95982
+#   text hash     df369dddba35e284
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

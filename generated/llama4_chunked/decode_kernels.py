@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  881ebba93d1d3168
-#   text hash     e627b694550e6dc6
+#   content hash  891071753ee7b0df
+#   text hash     a435c086a3ddf921
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9c19e49561dc0fac
-#   text hash     675f2c06d21015a6
+#   content hash  bed561b30dae2226
+#   text hash     798dd7f603c69bcc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c7ee4c8aed7e5d2a
-#   text hash     3dba788f54f7ce10
+#   content hash  034829b6a60ddcc7
+#   text hash     e953263d79a48237
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

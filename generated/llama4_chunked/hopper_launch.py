@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f57a83ad1340c51
-#   text hash     c7e873c763e2ceb9
+#   content hash  720fd75d210d000d
+#   text hash     7d8626b675768297
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c2030c0c89f80b5
-#   text hash     f32bd46a631c7eb2
+#   content hash  f4eba976ffad1764
+#   text hash     d80263b5733884ff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  76c8f0209a550b6b
-#   text hash     7267589e9abc3161
+#   content hash  6c00feda9dc7b4b7
+#   text hash     c9d0a61cb6891393
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  87f974fca3603d9c
-#   text hash     b7f8b16a551aa472
+#   content hash  39f8a01c973c1c57
+#   text hash     c8f5a50d74ecf931
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

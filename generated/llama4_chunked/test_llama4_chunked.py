@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e1a472d033c1e2fa
-#   text hash     708aabe419aa4456
+#   content hash  08da8bd2a0fda335
+#   text hash     ee3897eb0bca1f0e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e119b2650a624cde
-#   text hash     0c9dd7d2b0fb124b
+#   content hash  7579bb9043172986
+#   text hash     231027080bb5ff75
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

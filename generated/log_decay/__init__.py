@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d7fa39313d29dbaf
-#   text hash     d39daf1ab433997a
+#   content hash  9ad053aa13f0f7a7
+#   text hash     9afc7930f65651b5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d36d9a335270e57a
-#   text hash     979aa1498626fb87
+#   content hash  2efa09e6d38b4437
+#   text hash     fa575a7455ac5edd
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c7be15a242faf374
-#   text hash     5bd6056f76013806
+#   content hash  5020390869f077ec
+#   text hash     93bc667610f1c03d
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3f443c36e24428d7
-#   text hash     70c0a88c7f55a249
+#   content hash  1b1bb02eb9e02f1e
+#   text hash     147dcd222c689aa6
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

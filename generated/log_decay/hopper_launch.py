@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b0982318ebc810de
-#   text hash     ca0445d20a1791bd
+#   content hash  ef5d30d698704a9f
+#   text hash     50d9aa0b681c2c5a
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1ac483ed2bdbf5ca
-#   text hash     43515b7c9d4666f0
+#   content hash  4d072a9862e7fc3e
+#   text hash     c96b5a7d78d828d7
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  56655d25dd2fd290
-#   text hash     d3905d4b9702e93c
+#   content hash  3b830488c6e047c2
+#   text hash     9b129382f12dcb5f
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

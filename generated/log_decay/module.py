@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cb929a3ccd66a0e1
-#   text hash     1731031bbb6e2737
+#   content hash  30f9696b4666d34a
+#   text hash     cfbcb7dda6457568
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5e76f76ec51b4817
-#   text hash     93e8e13536d3f145
+#   content hash  0e17fcfe9bb016c8
+#   text hash     77fedc81f8fa3f09
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0b66421643ad59c3
-#   text hash     3573dacf89c83bce
+#   content hash  4888979ab2e29706
+#   text hash     c115f2bdd43cda11
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

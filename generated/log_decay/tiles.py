@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d7142e9851aa7389
-#   text hash     f47909a50adc6fc4
+#   content hash  f83535fa733f75c0
+#   text hash     a16d2484dcf83782
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  24b6c276bdc497e9
-#   text hash     0b4b24eff2663c4a
+#   content hash  caaac58f8acbb12b
+#   text hash     a42432523e44afee
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  90df4f48ac76f222
-#   text hash     7f909a5af41ba00e
+#   content hash  e6d08fc30a5b93ef
+#   text hash     f2f03cd2f3980b50
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

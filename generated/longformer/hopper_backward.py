@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  574d96240e5cb854
-#   text hash     fa45167459646d60
+#   content hash  905af4413a82a9e7
+#   text hash     c87c577584ce78d5
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

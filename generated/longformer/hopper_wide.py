@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bace676a11735c20
-#   text hash     b067e26de2bb86b8
+#   content hash  9aa1f644a398f3eb
+#   text hash     b4f997893e4f1bb0
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3ef909829239aad9
-#   text hash     bf58546b187d1172
+#   content hash  db8345cd1ce2e809
+#   text hash     ca717b3ad1cc959b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

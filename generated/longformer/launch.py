@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e37a48119ae84ec1
-#   text hash     f5c60b6ce3dc9848
+#   content hash  5d723586193d937b
+#   text hash     3a77e4c9208b781c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

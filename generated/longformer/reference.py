@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4bff8e66215a423c
-#   text hash     21be3210add44e7c
+#   content hash  a334bbdd17a0fa52
+#   text hash     e9aa613ff1bfc7fe
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  80a06141428ab40a
-#   text hash     4e6a0ef72bbf35ff
+#   content hash  a73198fe56a8d4f3
+#   text hash     1c14730de7315b29
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9aa8973795618da
-#   text hash     5ffdf9fb0ce48d52
+#   content hash  6e0d4c249efaf916
+#   text hash     0f80fe391b080445
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d460ea165e744fc2
-#   text hash     bd507e2d4d16864a
+#   content hash  d3743a435a05f286
+#   text hash     afebf1e9652c492c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6fbe19be5a83e569
-#   text hash     542c3ce751f7a847
+#   content hash  a1a56b47c04ddd45
+#   text hash     55d92bf16c9c465e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  90ff683333e6065e
-#   text hash     56f41fb8349b984a
+#   content hash  90367ab8ecf3bfef
+#   text hash     5bf31b90da9a9427
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  99be7a89acd225dc
-#   text hash     9b213b47831cae6b
+#   content hash  a0154ff3feb40e48
+#   text hash     a5d0fbfd5ba38592
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

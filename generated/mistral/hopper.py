@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8ec8f67a9114e818
-#   text hash     f69f4b7367dd553a
+#   content hash  fa662473c319bda0
+#   text hash     3f705d642dfcfb6f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  96f7de881b86c255
-#   text hash     f6757ca3de0fa3a5
+#   content hash  e96a191b2c6ac806
+#   text hash     f78554252f66ba0a
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fce1e9cc344b1259
-#   text hash     9236e207dbe14386
+#   content hash  8f620bf707f1013c
+#   text hash     0574e43f7f40a501
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

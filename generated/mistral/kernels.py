@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b0d01117b6eb5d3d
-#   text hash     e52bf2bf86bfb625
+#   content hash  7d9419d352bd69bd
+#   text hash     0e71d22a87c68732
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

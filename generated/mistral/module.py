@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  669d662cf9c0534d
-#   text hash     3ddad6bfb8365614
+#   content hash  92b0beaf6673154c
+#   text hash     d174ad3acc3abfe6
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

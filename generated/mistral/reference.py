@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e5260e427053b01
-#   text hash     227638417cf3b0e1
+#   content hash  23b47fd55cc2e505
+#   text hash     61f71ec3a1158e8a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

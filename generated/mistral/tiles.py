@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0c301680ca6b8e7d
-#   text hash     6a04c630c34f9a1d
+#   content hash  1bed20da4d9ba139
+#   text hash     b8b5e5b661b76068
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

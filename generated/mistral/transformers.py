@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6aa878a3e25d6058
-#   text hash     94442675d46e223c
+#   content hash  187b471e25611913
+#   text hash     f7c7a025b81d0d05
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

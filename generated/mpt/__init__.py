@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93d72686b9b0b8dd
-#   text hash     699eb81716769897
+#   content hash  25761a0d5c4e306c
+#   text hash     7b7b5ee2f5c346ed
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  22cbe643a35d5a9a
-#   text hash     dfe3e6c2fadefbd1
+#   content hash  62d439a9938f753f
+#   text hash     53e8fde20aea61d1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,8 +35,10 @@ def attention(
     Tensors of int hold numbers between -2**28 and 2**28.
 
     prefix_len: int (B,); keys of the prefix
-    slopes: (Hq,), optional; penalty per position of distance
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    slopes: float (Hq,), learned, each head's own default if None; penalty per position of distance
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1. Self-attention
+        padded on the right takes k_lens=lengths, q_start=0: k_lens alone lines up the last row of padding with the last
+        key. Padded on the left it takes k_starts=pads, with q_start=-pads if padding has to give 0 under any mask
     q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
         without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None

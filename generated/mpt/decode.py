@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cda18861a33f5c22
-#   text hash     895fb6c5333a1d69
+#   content hash  542e1f7c113bf8a4
+#   text hash     7c592e4304162064
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -57,7 +57,7 @@ def attend_with_cache(
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
     prefix_len: int (B,); keys of the prefix
-    slopes: (Hq,), optional; penalty per position of distance
+    slopes: float (Hq,), each head's own default if None; penalty per position of distance
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
     workspace: float32, contiguous, at least workspace_size(...) values; allocated if None

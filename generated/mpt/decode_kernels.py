@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  451646d33cbf0f45
-#   text hash     bfd9a8316c211d0a
+#   content hash  62f242674ccb0af4
+#   text hash     218018eae910455f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

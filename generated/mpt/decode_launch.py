@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ea1e3ef63f3e2955
-#   text hash     7fb293f06586cddb
+#   content hash  f4fb33bd0e1e91e6
+#   text hash     150bcb3fdf9f53ce
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  07ccb1741a98edda
-#   text hash     40bf24610521b2e5
+#   content hash  506caae97c9afe15
+#   text hash     3bbf5a0831d2adb8
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

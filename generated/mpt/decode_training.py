@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365a8b4d630c3237
-#   text hash     c3fc0bf2a98b0668
+#   content hash  bf439e8116048b08
+#   text hash     fcb464b41a70a18f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

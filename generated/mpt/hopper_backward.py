@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b5aa693257916b2
-#   text hash     dec8a52e4a1e5faf
+#   content hash  70e3f640402f1e6b
+#   text hash     7d06ccf29b014e0f
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a1a636fea682e79
-#   text hash     1089ab0c7c293959
+#   content hash  4eebacaea45a89c5
+#   text hash     d1edacbe7fc43497
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

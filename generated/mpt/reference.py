@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e39c584105c8e8d8
-#   text hash     353a317e5cfe5324
+#   content hash  6972f79c50cd22fb
+#   text hash     8e434428fbdaa661
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

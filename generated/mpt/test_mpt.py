@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0366d16d297be2ab
-#   text hash     2f59ba261faef63e
+#   content hash  e7615939e6a42ad0
+#   text hash     12488d4c450dd300
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6c8c25f0e8d1b17b
-#   text hash     6b8697cd39de82aa
+#   content hash  6cf227021fe144e8
+#   text hash     3d1fed41dd5a1f03
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4c792c921ccaffcf
-#   text hash     482ea6fb678b0e12
+#   content hash  9948c7df2dae7105
+#   text hash     b04634e0a1204722
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

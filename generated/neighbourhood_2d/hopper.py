@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  152c6f3481c38629
-#   text hash     85f9a1049bd93cf3
+#   content hash  01c8c179eb383ef1
+#   text hash     55b577510657c9f6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  86265740537a34ae
-#   text hash     a8f5de8819a553bf
+#   content hash  5ab1a44781ff2029
+#   text hash     65f879e820c25e53
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ccc6170550d9a5c7
-#   text hash     f195da338fe93b84
+#   content hash  a4a1841c6c83d7fe
+#   text hash     6d74424b5339a1e0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

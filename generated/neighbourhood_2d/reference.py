@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bb910d74b3ca4a6d
-#   text hash     5a9a7a651a2c6f8a
+#   content hash  00f6d0c130feb20c
+#   text hash     2c93193eff184942
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  39e267466bdc30fc
-#   text hash     4005c56d87d1598c
+#   content hash  1526c65237759e0b
+#   text hash     438ef969bc638f00
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

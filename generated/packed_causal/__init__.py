@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d957afcc5801eeb6
-#   text hash     a4b236dd6be68ba3
+#   content hash  813b083af8f51bd5
+#   text hash     11e0a28c4f4b217d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

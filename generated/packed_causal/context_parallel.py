@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  690db12fb69a5ec5
-#   text hash     1b3efb739a763e29
+#   content hash  e1fd129c6afc5291
+#   text hash     65337ef554c3c34b
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b80a5efc33817dd1
-#   text hash     cbeb3d96939bab5e
+#   content hash  e23c227e44702c80
+#   text hash     b2e47e4c1f8b26ca
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

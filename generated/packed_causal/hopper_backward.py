@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8ef11ce35ac2e448
-#   text hash     fc1d1089bd0396c8
+#   content hash  97829623b7bfd04a
+#   text hash     259af88141735fe7
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

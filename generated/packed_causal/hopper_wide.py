@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f6a0258855d0bb6e
-#   text hash     3712427f5ba944b0
+#   content hash  a47da5af32a07cb1
+#   text hash     8ce183124e8c9159
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

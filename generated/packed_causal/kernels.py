@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe6bc483b6f9fc22
-#   text hash     2afc62bf177e8375
+#   content hash  f0b5fbbfde55d63c
+#   text hash     2f79a2f3b394998a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4f00305419703321
-#   text hash     9abfe5385ea0e17b
+#   content hash  6a8fc9d274f5b1ad
+#   text hash     65cbe387c62d156a
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

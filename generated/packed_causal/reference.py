@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8fb9e08cfc88e6f9
-#   text hash     e4e29c9a165dee9d
+#   content hash  2da007a2061e185a
+#   text hash     2e15c9ada587b6ba
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d2e0818a570361a
-#   text hash     da2410cc49a6f1fd
+#   content hash  1e0f7050178dda09
+#   text hash     1ecd9c43b38797dd
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

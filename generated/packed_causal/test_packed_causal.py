@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8bc7e7bb9f88dc4b
-#   text hash     211467017b45c4b5
+#   content hash  d692893855b6e409
+#   text hash     e95761d613cdd756
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f7c69a5cba9ab0d1
-#   text hash     8d440de67dfdad7e
+#   content hash  91aa2b3a3bbe8cc5
+#   text hash     8e4dcd40323432f4
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0b52a0150b46de65
-#   text hash     6c8397b6aa3d76e2
+#   content hash  0e2d28b9545c8a33
+#   text hash     9393fdc9a95ebced
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

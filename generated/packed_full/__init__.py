@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  eaa968f35ff866e1
-#   text hash     05e06cce2a26f3c7
+#   content hash  399447f4a9606803
+#   text hash     05c6eec57ada391b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  39d78230492a6b3a
-#   text hash     d2e05988065ad4d1
+#   content hash  ecfa4e8e14bbee81
+#   text hash     80107abff3455dad
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

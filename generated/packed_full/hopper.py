@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d25fa27341dbf205
-#   text hash     40b046685c5663b2
+#   content hash  87574d3f2de16b55
+#   text hash     0d7b55f1e46828d6
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

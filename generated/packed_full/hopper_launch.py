@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  20fc8b23cd11c1b1
-#   text hash     a5f81737866b67b7
+#   content hash  8479adfc16fdf083
+#   text hash     2603ea61f8bc8da1
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

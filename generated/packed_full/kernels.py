@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  970f33fbd2c06916
-#   text hash     717bfd333f217ad5
+#   content hash  a96c7a75e5b608cd
+#   text hash     cc649dd2c984abd7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a96b5f5a7f9f51d2
-#   text hash     a5ebb4357c8be3ad
+#   content hash  94ff119bcd4e0d3b
+#   text hash     6bcfe8e3601e17d5
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

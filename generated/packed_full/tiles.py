@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bd9f68941277fe84
-#   text hash     5e0f0c68b9614e3a
+#   content hash  360b57ab85b29b7f
+#   text hash     6a61656cd01fc1f4
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

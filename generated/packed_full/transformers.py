@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4646aa4becc61b9a
-#   text hash     221165594ba10f12
+#   content hash  278a924a81aba955
+#   text hash     662bc9e1b374310b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

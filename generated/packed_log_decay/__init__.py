@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29452b9148d48aca
-#   text hash     478d5a06ae1e62ce
+#   content hash  6e030eba2fa75ae6
+#   text hash     161bcbe21a01afc6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

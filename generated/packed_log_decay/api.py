@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e864bfa7bf11ab1e
-#   text hash     10d7f15fd58268dd
+#   content hash  c654bc96f8718899
+#   text hash     fffd9edacb2b5e22
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -38,7 +38,7 @@ def attention(
 
     cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last one ends; length of the longest one
     cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys separately
-    log_decay: (Nk, Hq); logarithm of each token's decay, at most 0
+    log_decay: float (Nk, Hq), learned, read as its cumulative sum; logarithm of each token's decay, at most 0
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (Hq, Nq)
     """

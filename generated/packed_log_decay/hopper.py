@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6cc6a1552b3e1ad3
-#   text hash     235f5c63b96307e8
+#   content hash  788611d3a0472a5f
+#   text hash     f71bbb56da22150a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16cfa5e6e740a6c7
-#   text hash     3fdba9a84847dc6d
+#   content hash  4e4b74c3cd75f8bb
+#   text hash     185ea9562cbdab3b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

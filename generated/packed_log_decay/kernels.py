@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cbd6748a60f85f32
-#   text hash     4fa01f6bdbd33d74
+#   content hash  5cb22686ddd4fafc
+#   text hash     b049ca652ca591cd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  28e4ee891db7a037
-#   text hash     e0490a98adaabe06
+#   content hash  3a5b22d7b28d5e7f
+#   text hash     820869a9a6965e2b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cc3bfefcbd0d0ea2
-#   text hash     226e936a38adb80a
+#   content hash  0b78285d1869447e
+#   text hash     aa12be479ee1683b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c3b911f604d54e24
-#   text hash     c7dd70f939c0f515
+#   content hash  169fe5a6e4ff7399
+#   text hash     7a31755c0a511297
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

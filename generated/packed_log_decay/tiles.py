@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c3e31bb7e71b9c3
-#   text hash     76dadf762e5e3458
+#   content hash  4cf53a65e4d80085
+#   text hash     0c6ac646fd8704b3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

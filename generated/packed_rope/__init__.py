@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88ead8b034d4973a
-#   text hash     446e60242515d233
+#   content hash  c39302d5777d350a
+#   text hash     53cf0c93b775eb44
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  66131b1c74a3fc03
-#   text hash     b9c451c46abbfc5f
+#   content hash  0fa89c039a3241ff
+#   text hash     fb592e8aa4953d8b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -41,8 +41,8 @@ def attention(
 
     cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last one ends; length of the longest one
     cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys separately
-    cos: cosines of the angles, row p for position p
-    sin: sines of the angles, row p for position p
+    cos: float (positions, D / 2); cosines of the angles, row p for position p
+    sin: float (positions, D / 2); sines of the angles, row p for position p
     positions: int (Nk,), optional; rows of cos and sin, for keys and queries
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (Hq, Nq)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  24ed05bd951ca24b
-#   text hash     7ed97c7482a9cd5e
+#   content hash  7e7e6714ba1279c3
+#   text hash     b2d6f703070a42e6
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

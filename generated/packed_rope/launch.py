@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eb744bcbb19cd85a
-#   text hash     940933ee334107a4
+#   content hash  dff5a81b4c191387
+#   text hash     4b9c85cfa337ccff
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6e736a2424c886d1
-#   text hash     eda212564e7082e4
+#   content hash  42c3662c08a862e0
+#   text hash     e7214e9ac3037ca5
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

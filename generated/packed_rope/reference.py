@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b487ab33529c808e
-#   text hash     c88267a409c720f9
+#   content hash  f7c41378549e1955
+#   text hash     c96a837ffa784215
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

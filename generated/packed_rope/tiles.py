@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  453d9831d1857cbc
-#   text hash     6308db46ddb2c402
+#   content hash  cc10c64742c60576
+#   text hash     922e0436ea5fd4ff
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cd4db5358b580938
-#   text hash     a620d3479828f97d
+#   content hash  d7ebfce6819a9728
+#   text hash     5fd4a4e900bb6f84
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

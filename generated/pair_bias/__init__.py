@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  08118b7661a4ade1
-#   text hash     e27e8ddcb2a0428d
+#   content hash  43a0a7ca46cf55de
+#   text hash     5775d03d9bbe630d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

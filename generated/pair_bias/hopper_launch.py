@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3d716e8fdf26d62
-#   text hash     c7d938d567c56862
+#   content hash  5aef2eb2e1676d12
+#   text hash     94b91d1668b1943c
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

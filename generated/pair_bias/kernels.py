@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b7713b3d1f11f1bb
-#   text hash     b49469b484ed4719
+#   content hash  9d75ab96ebe60bb5
+#   text hash     d0b8bba2d90d1c20
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

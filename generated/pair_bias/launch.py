@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d7bafa327edb49f
-#   text hash     c51983ba484cb88f
+#   content hash  5c17c405d0bd08a9
+#   text hash     612b53e7ba75d708
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7042cc54825cdd59
-#   text hash     31876f290448745b
+#   content hash  bdab7ce7781c1511
+#   text hash     bb76b3afc6df737d
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

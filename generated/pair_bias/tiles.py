@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  650c8a28443bb623
-#   text hash     0390365a885fa840
+#   content hash  97367fa4978d3ef9
+#   text hash     bee6d78317915939
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aadaa65b9486455c
-#   text hash     211f6e5cc2c5a6c4
+#   content hash  7953370f534a3d84
+#   text hash     c9f670ddd6c20322
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

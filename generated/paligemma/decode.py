@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2bdf07d686ccaf47
-#   text hash     15c2b00f839f9565
+#   content hash  66dabad0311acc59
+#   text hash     7daa1b4124fbc880
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -58,7 +58,7 @@ def attend_with_cache(
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
-    cos, sin: cosines and sines of the angles, row p for position p; they rotate q
+    cos, sin: float (positions, D / 2); cosines and sines of the angles, row p for position p; they rotate q
     positions: int, in the shape of q's tokens, optional; rows of cos and sin for the new tokens
     prefix_len: int (B,); keys of the prefix
     scale: factor of q·k, 1 / sqrt(D) if None
@@ -297,7 +297,7 @@ def append(
     k_new (T, Hkv, D) and v_new (T, Hkv, Dv), or with more axes before the heads; the cache as in `attend_with_cache`.
 
     slot_mapping: int64, one per token: its page times the page size plus its place in the page; -1 skips the token
-    cos, sin: cosines and sines of the angles, row p for position p
+    cos, sin: float (positions, D / 2); cosines and sines of the angles, row p for position p
     positions: int, one per token
     k_scale, v_scale: float32, for caches of float8_e4m3fn, whose values are divided by them and rounded; () and (Hkv,)
         are read, (P, page, Hkv) is measured and filled in

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5675f87ccdbffa32
-#   text hash     ff292ff11d0fea5f
+#   content hash  cac5a9a08832710d
+#   text hash     a385cd07bbba58fb
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9738b857c8473125
-#   text hash     8b7fdb2f0c60b223
+#   content hash  7ed0bdcaca0812b9
+#   text hash     c89782fa92bc903a
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e3aedba10d031bf7
-#   text hash     24b1ea695e33af86
+#   content hash  19dfa8a1870cc53f
+#   text hash     76d41b9d78ee6a9d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

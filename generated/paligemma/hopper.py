@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b6c068b34bce8175
-#   text hash     8627e470dfc70a5e
+#   content hash  ba6fb3f1b2f8235f
+#   text hash     824959459ff29430
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

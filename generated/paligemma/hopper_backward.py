@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  be9d3332517afe8c
-#   text hash     bd0d9c46d279029a
+#   content hash  edad8d7880779ca7
+#   text hash     93584eab744d2f45
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f389f96718e493eb
-#   text hash     6886686769f86f9f
+#   content hash  81474da6b37eb676
+#   text hash     3888bf9b4c539d18
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f2d089ce375b7ff
-#   text hash     f3b63c6296e7a4e5
+#   content hash  3cb0cccc68db4760
+#   text hash     d250b13d7e6d75d5
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  89b3f6ba3f8ee8a3
-#   text hash     9ac13d1ed4f6dfa0
+#   content hash  492178698b18005f
+#   text hash     de88f614a4d73e3f
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e91fb55836c286c9
-#   text hash     0b95445742df4022
+#   content hash  38cfbd5ffd6d8914
+#   text hash     90e5a764a121e0bd
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

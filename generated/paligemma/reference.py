@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7104b3a9dd331140
-#   text hash     a4c2c30af7f3fc39
+#   content hash  192e137392321df2
+#   text hash     d7d5492562aa8351
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e7a5969cf26dab20
-#   text hash     28d2618c7ec796ac
+#   content hash  75844ae5ede1725c
+#   text hash     ddb370e40f801e7e
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1824449c73eb191f
-#   text hash     a5595f722390e403
+#   content hash  84b767dae182014c
+#   text hash     28b9d277af8d364b
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f77cb4c7b1cb2a39
-#   text hash     7bc7ea39f4c5c625
+#   content hash  7541aa5a6c083456
+#   text hash     a2209f730c774bf7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cce60db7a2127c18
-#   text hash     f81f4bf446a7506c
+#   content hash  76f9c48324493b0c
+#   text hash     a7087a012ce46519
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

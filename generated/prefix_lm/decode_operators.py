@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4ecb8b2843606373
-#   text hash     d53eb326f0c8eeb1
+#   content hash  0602b91beb65855e
+#   text hash     82e4e788f6af418d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  25a91832e7c8bed0
-#   text hash     2ef40780ebe9bdfe
+#   content hash  1fca08595df4622e
+#   text hash     b1bca36e31be7827
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

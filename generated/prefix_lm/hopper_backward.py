@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9fb6575792e99243
-#   text hash     b2b7b6517a9d134e
+#   content hash  db2767ec7334b461
+#   text hash     e40c9eafc84f1041
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

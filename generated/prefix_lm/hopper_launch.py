@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a0b154e5f5b64fc9
-#   text hash     5bff7c79be14e1c4
+#   content hash  0515eb676962b11d
+#   text hash     69b773a3abd8fb3c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

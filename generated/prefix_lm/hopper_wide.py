@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4ace4b90b15a0517
-#   text hash     a1256913e5ae6c96
+#   content hash  26376b7f3ef23d11
+#   text hash     6e168a79b51f1a44
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2752a21bedab3b5
-#   text hash     1ee25ff46a06a8e4
+#   content hash  517e37787c671265
+#   text hash     388ad621cd669889
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

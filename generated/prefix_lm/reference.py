@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  159c42732cb8bfaa
-#   text hash     21aae7d7bbf0fec4
+#   content hash  a96851c426857d62
+#   text hash     f4d8e489e714a9d9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

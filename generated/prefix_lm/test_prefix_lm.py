@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  810f162e694c6e1f
-#   text hash     f6fdc09a89156e49
+#   content hash  b8b66cdea209537c
+#   text hash     260fc623dc56bf24
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

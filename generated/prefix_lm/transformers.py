@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  652d52ed2cd0db10
-#   text hash     a358793acf9c4b16
+#   content hash  05d7e9c532533b09
+#   text hash     506fd534ae52fdf7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

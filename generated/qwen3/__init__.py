@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a025eec2062feb60
-#   text hash     2bb3c49b9723a14e
+#   content hash  a849a5f1fe597e00
+#   text hash     66db84bd9cd7ee5d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ded8eb2cc09bee2c
-#   text hash     080f89f10f131fd1
+#   content hash  38d3615dd725b070
+#   text hash     5143c9845eb37608
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -57,7 +57,7 @@ def attend_with_cache(
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
-    cos, sin: cosines and sines of the angles, row p for position p; they rotate q
+    cos, sin: float (positions, D / 2); cosines and sines of the angles, row p for position p; they rotate q
     positions: int, in the shape of q's tokens, optional; rows of cos and sin for the new tokens
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
@@ -244,7 +244,7 @@ def append(
     k_new (T, Hkv, D) and v_new (T, Hkv, Dv), or with more axes before the heads; the cache as in `attend_with_cache`.
 
     slot_mapping: int64, one per token: its page times the page size plus its place in the page; -1 skips the token
-    cos, sin: cosines and sines of the angles, row p for position p
+    cos, sin: float (positions, D / 2); cosines and sines of the angles, row p for position p
     positions: int, one per token
     k_scale, v_scale: float32, for caches of float8_e4m3fn, whose values are divided by them and rounded; () and (Hkv,)
         are read, (P, page, Hkv) is measured and filled in

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b7c3d5c41e0a2362
-#   text hash     b5920696ffc331af
+#   content hash  deb120027de9a37a
+#   text hash     39f898c3c3bc07b0
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0fa08d0be65984b5
-#   text hash     bdb558a071d9e0e9
+#   content hash  b52d6d4a86a54942
+#   text hash     ec7e8391a520f819
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

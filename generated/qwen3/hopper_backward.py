@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  44f4b61719b66acc
-#   text hash     f30c1e04a8a2094a
+#   content hash  f1b85dbcfb69549e
+#   text hash     0744297d53174428
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

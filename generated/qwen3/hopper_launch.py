@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8d695541ca21c1da
-#   text hash     10b207a1747bd477
+#   content hash  ee8b6cb3185fb9b9
+#   text hash     e184f8e2adef472a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  64ac5750ec29b873
-#   text hash     ff0fa55b54114212
+#   content hash  d1d3c561b9a522ff
+#   text hash     c6b70ce85612dcb0
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b11df3b5596d0adc
-#   text hash     0df7e170e3a38521
+#   content hash  56794ad553403f48
+#   text hash     5f33567544865c02
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  20b66923d608fcc3
-#   text hash     5472916200db1496
+#   content hash  ffcbbd5a6ffbe7f0
+#   text hash     4729324e14f6666b
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e1f709d45404c831
-#   text hash     e27046f81c50cf6f
+#   content hash  d6db8566ea1c3f40
+#   text hash     39dabddc682b99e6
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

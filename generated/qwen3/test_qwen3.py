@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7c362f90d0820916
-#   text hash     2a7783de74fb35ef
+#   content hash  39bd843d7757be01
+#   text hash     37c13861c90fb2ee
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5f87c6bb12d5b002
-#   text hash     2fa0f1e4928761fe
+#   content hash  cc58d452fc2414f0
+#   text hash     24c1e398848db15e
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

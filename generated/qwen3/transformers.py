@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b1396ae7e8f7bbd6
-#   text hash     d0975a80364c02fd
+#   content hash  6345d0ab7cc6a8a4
+#   text hash     2bacaa8251bf7566
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

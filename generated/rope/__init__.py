@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  eb35e06427e78bc4
-#   text hash     5c4e80ebadbe0e84
+#   content hash  c979a4386fc6b0d2
+#   text hash     179545f39af00e43
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

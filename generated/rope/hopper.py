@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f157b91be6ef76f6
-#   text hash     c93a9a7e09c26f4f
+#   content hash  a6c9cc979089b7ce
+#   text hash     2a190858dfd55d78
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bb611a2a89306fd7
-#   text hash     460676961a1bd57b
+#   content hash  321f2fefbd748d96
+#   text hash     1ad6beb7e4ec9c8f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

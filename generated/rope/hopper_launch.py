@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c61d0ab537e62356
-#   text hash     c506d952f99a8c13
+#   content hash  cfc89d9ab13ef124
+#   text hash     266fc46f66e903ed
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

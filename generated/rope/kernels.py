@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4b523ae2f2bce6d
-#   text hash     2526a2498fc9b3a6
+#   content hash  66912cfa5cfce5da
+#   text hash     97d0752ef6a6d1cd
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e76ec5f5ad275ef4
-#   text hash     5df227d911411f96
+#   content hash  ba7d734911e82122
+#   text hash     1465503336d61c91
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

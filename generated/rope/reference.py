@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8712c6e5831fbcb5
-#   text hash     c6533bfa089301cc
+#   content hash  51b36fd773e5535d
+#   text hash     b02977868b609182
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

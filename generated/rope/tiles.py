@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0712387fda0e7e9c
-#   text hash     8e7d22a830ed7b39
+#   content hash  53a5489b566e88fe
+#   text hash     11745b3c913bf003
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

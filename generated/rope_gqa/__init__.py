@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0e231a0024026e77
-#   text hash     219c67afaffaea88
+#   content hash  34c6b5a293777fd4
+#   text hash     557c6c547a1c8006
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

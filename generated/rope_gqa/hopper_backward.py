@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b4182bb6f3337b67
-#   text hash     37e16fb550af27d5
+#   content hash  3f53d7c57c8f9b03
+#   text hash     d5377274c4481a62
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  300510b1b8b782d2
-#   text hash     9c07ea66adf98d51
+#   content hash  0dffaa966356838e
+#   text hash     2d9887d6e8b3a31a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb942909484f043d
-#   text hash     99f64c7ea98f61a4
+#   content hash  1a62385fbfa59e6c
+#   text hash     6d8232e077db63d9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

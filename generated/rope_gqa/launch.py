@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd0bd0f11141315b
-#   text hash     99a5c1624464167a
+#   content hash  54f26f86a88448e3
+#   text hash     1b58ede20a59733f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

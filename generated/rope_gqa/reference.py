@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  89326a181537a993
-#   text hash     f02f206487e10d6c
+#   content hash  175c272a6d96b464
+#   text hash     a5850b04fdf2bd99
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb1b469a3644e46d
-#   text hash     37cd1ac9c466cf5a
+#   content hash  85c9d75d27cab9c6
+#   text hash     f14bc71957a1ffe0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

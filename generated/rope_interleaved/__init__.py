@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  27bd24c06ddf9f75
-#   text hash     45273195d723ce77
+#   content hash  1636cc65aec54c1b
+#   text hash     d61dbc63e7fafd25
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f109bd4648217d99
-#   text hash     fdbe62d2b71d7dcf
+#   content hash  1cca43be5012caf3
+#   text hash     181698792e5eb473
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

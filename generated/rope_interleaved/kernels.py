@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a3da445686b0675f
-#   text hash     cddbf02d565719f2
+#   content hash  a74728e6996891bc
+#   text hash     f23aa70c1329572d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

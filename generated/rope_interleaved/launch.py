@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bfebadcbbfb8d79a
-#   text hash     048679a86ff9ef17
+#   content hash  dbf5d512dc2b450d
+#   text hash     e727f3460cc429c6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

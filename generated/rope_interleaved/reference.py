@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  232399526f3ab8e3
-#   text hash     e634044347e546a9
+#   content hash  a8083871871b188c
+#   text hash     4b044adca3439f2d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2031513e9dd6a0d2
-#   text hash     51b9d064f93b86f1
+#   content hash  4ad1d3e91d579c11
+#   text hash     ebeb67ddf9bb9802
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

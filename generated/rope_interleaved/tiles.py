@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1cd40bb7d4c9f27
-#   text hash     a4536e3474b1813a
+#   content hash  f47a5b752a82b9b8
+#   text hash     478fd506beff7e85
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

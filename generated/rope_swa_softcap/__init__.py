@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a66116d8b2c5746a
-#   text hash     1165c24f4c2083a7
+#   content hash  aa6e3148d4f2d81d
+#   text hash     a2c22f3b3f300370
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

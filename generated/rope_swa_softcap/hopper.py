@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ddf4ba2ca4b1bca3
-#   text hash     c71e74d17599cb19
+#   content hash  33fc0276e563b16a
+#   text hash     8131679fc806f2f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

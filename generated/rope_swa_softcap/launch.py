@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  73694b0d5f3b3e82
-#   text hash     358cb7f40c8c8e2e
+#   content hash  02253bb963f61aae
+#   text hash     d6b8abca04719b34
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

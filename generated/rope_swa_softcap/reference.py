@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9b746c0bc19593d1
-#   text hash     a622356e865bbe9c
+#   content hash  78ff7537e39d5a53
+#   text hash     7a58eaaf970590c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  11624d20b16c1e84
-#   text hash     b018bb55cb4b04d1
+#   content hash  7ea3583768061f8f
+#   text hash     e1ab95b64f5afe6a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  31a3f75c3587fd30
-#   text hash     98cf23f2ab1824f1
+#   content hash  ee6658b159ddf09e
+#   text hash     9901762e8617de09
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

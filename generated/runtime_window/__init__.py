@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  499b42ad4de081d4
-#   text hash     abff992b48c461b8
+#   content hash  6e749e8b58442b54
+#   text hash     33fefacd5d763744
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

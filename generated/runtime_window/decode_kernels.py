@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  149781d60766d696
-#   text hash     64fc4d8e58476f7a
+#   content hash  1d30bcfa08367dfd
+#   text hash     2e819d23ad27ec50
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fbd780b6706b5c5b
-#   text hash     823c7365ec3aaeae
+#   content hash  a74550a1b4ca243b
+#   text hash     ed55a1fc0f8bd88c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  891e40979c8b7bfe
-#   text hash     fcb092dcd4eb87b7
+#   content hash  febfd731dc3d15d3
+#   text hash     95c55101f6819c14
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

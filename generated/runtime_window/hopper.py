@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76fdb6fbe9627a48
-#   text hash     b5d0abfca718e8a6
+#   content hash  01790a82391812ae
+#   text hash     cf7c38cf65113a4f
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  68c6de007d6c7b84
-#   text hash     7561d381ea410d85
+#   content hash  a7603f4689402756
+#   text hash     71a85a7768ec3e20
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

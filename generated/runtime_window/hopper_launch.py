@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b9db8bbf2cfd0af8
-#   text hash     1d596bb23f81437b
+#   content hash  06e43a879aa9998e
+#   text hash     2b6d35f313924ab0
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

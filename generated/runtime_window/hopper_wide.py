@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e97f10525413f76
-#   text hash     56e1b058dac6ce9b
+#   content hash  a8e5d0a86f7bd32c
+#   text hash     63deffe7144c613c
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  438d1d896e99781f
-#   text hash     a236d7c80f2ba29d
+#   content hash  82a3a623c843d6bd
+#   text hash     9b362820a6b811c5
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

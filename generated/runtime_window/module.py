@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4cb24b16697af25e
-#   text hash     8ca9494bb041d3ed
+#   content hash  a12a882fbdb7fcb9
+#   text hash     d29049e56079cf0c
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 
@@ -21,7 +21,7 @@ class Attention(torch.nn.Module):
     hidden_size: columns of x and of the result
     num_heads, num_kv_heads: heads of queries, and of keys and values, which are as many if None
     head_dim: columns of a head, hidden_size // num_heads if None
-    window: int
+    window: int, at least 1
     v_head_dim: columns of a head of values, head_dim if None
     bias: whether q_proj, k_proj, v_proj, o_proj and g_proj have one
     qk_norm: whether q_norm and k_norm, each an RMSNorm over head_dim, follow q_proj and k_proj

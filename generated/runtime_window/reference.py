@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  69ce512ecdf087bc
-#   text hash     54cf1853bfabaf3e
+#   content hash  9560484924bc84cf
+#   text hash     bd1bf85a79b9e8f4
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1b5911dbdb31d43b
-#   text hash     54b6bacf052dd150
+#   content hash  716a53a2f1443315
+#   text hash     8123ebb056a01b3d
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

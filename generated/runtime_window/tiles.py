@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4879f419318c48f3
-#   text hash     789d690a922dbd42
+#   content hash  d64c2a3c0b8f90ac
+#   text hash     63384b1bda5d24fa
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a3ddcfaea1cae5d9
-#   text hash     96774a046bd05316
+#   content hash  62beae0d29387470
+#   text hash     7b7936e11f7594a9
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

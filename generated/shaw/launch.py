@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c7c3a52cb6bc79f4
-#   text hash     5f62f299f5642e4d
+#   content hash  baab572c0c76ad18
+#   text hash     46781f7c21cedd06
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

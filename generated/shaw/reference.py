@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7d62219eb18da4a
-#   text hash     4a4fed0e3484b60f
+#   content hash  25909419ef7c1fde
+#   text hash     8810a714311bd04c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6a0e9895c7c8196
-#   text hash     d7f066793d5b914d
+#   content hash  9ae2e9a1e14eaf61
+#   text hash     6ddcf13f48b528cd
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cd617be90b5d2e87
-#   text hash     dfdff8d414e770e8
+#   content hash  f7adbc7058de38e8
+#   text hash     de5df1af1795a492
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

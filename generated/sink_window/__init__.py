@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3dc26c8de328fa25
-#   text hash     4fa430c3bf1c1146
+#   content hash  efd17450f27b253d
+#   text hash     45bdf5c3e94792fa
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d73b506a28700c65
-#   text hash     4fc904168435eb62
+#   content hash  a1a7e2af5875b19e
+#   text hash     ff17c5fadd5794a9
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -51,14 +51,15 @@ def attend_with_cache(
     seq_lens[b] - (its number of new tokens) + i. out has the shape of q, with Dv columns; there are no gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
-    seq_lens: int32 (B,), number of keys of each sequence, including the new ones; 0 gives 0 and an LSE of -inf
+    seq_lens: int32 (B,), number of keys of each sequence, including the new ones; 0 gives 0 and the LSE of the sinks,
+        -inf without them
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
     k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; keys before it are not read
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
-    window: int
-    sinks: (Hq,), a logit of each head that joins the denominator; None leaves it to `merge`
+    window: int, at least 1
+    sinks: float (Hq,), a logit of each head that joins the denominator; None leaves it to `merge`
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
     workspace: float32, contiguous, at least workspace_size(...) values; allocated if None

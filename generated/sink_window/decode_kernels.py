@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e28777306486c64d
-#   text hash     2e3777b598078d9b
+#   content hash  4417e352d46b944e
+#   text hash     8b7b1a71ac66e3bf
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

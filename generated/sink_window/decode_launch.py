@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f9add12e0ac8873c
-#   text hash     a1fef5a11674d2a0
+#   content hash  60a91995bc7459dd
+#   text hash     27e858d9fb9c588d
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a95a0c359331b6a4
-#   text hash     2c539b43617d71d7
+#   content hash  17d5076051892e9b
+#   text hash     4fd04579bdb1430e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f3aeacc7da83fc8d
-#   text hash     028574faef4e57a0
+#   content hash  3fd7032d73a97948
+#   text hash     6facd45543405286
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

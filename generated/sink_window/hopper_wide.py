@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  af902589625e7711
-#   text hash     2121900423ff4d29
+#   content hash  a174c423dcb1ca58
+#   text hash     9570f0710b6bcd0c
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

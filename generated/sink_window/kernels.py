@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8f7736ae914cbb17
-#   text hash     c8f28c288f789185
+#   content hash  b1703250c7c94ca0
+#   text hash     bbd67af030432711
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

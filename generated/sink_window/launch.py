@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  03841d574aa644d9
-#   text hash     74130797a4345e83
+#   content hash  ba8e593825c58ec7
+#   text hash     476f9003de414a1a
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -20,7 +20,7 @@ def attend(q, k, v, entries, sinks, in_window, scale):
 
 
 def natural(lse):
-    """The LSE for users: in natural-log units, -inf for a row without keys."""
+    """The LSE for users: in natural-log units, -inf for a row without keys and sink."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 

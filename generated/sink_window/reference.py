@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  822053d101025f52
-#   text hash     e583f44bba9754d1
+#   content hash  3d25932c9610f1bc
+#   text hash     2dd4ea7093102891
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

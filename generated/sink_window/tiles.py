@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2c4c57f843a8cfcd
-#   text hash     63737a021b907d89
+#   content hash  0ffec41a4a9222b0
+#   text hash     cb1673e45808b8c8
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ec657f616b20f2aa
-#   text hash     1a4dfea3cf2444f7
+#   content hash  d4fd847341ce376e
+#   text hash     9121f66477a515d1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  97019ddf5fb0f0b3
-#   text hash     55fa775b7e2bde4a
+#   content hash  8ce3be226eb7d378
+#   text hash     cd3188626d279d0f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4167ea8284a9074f
-#   text hash     ee88779f30449c77
+#   content hash  4904f6258780d9fc
+#   text hash     e5b2c0903be47577
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6ac540d911640fd7
-#   text hash     a6cf57e4cfe89a6f
+#   content hash  daea187a76b0b419
+#   text hash     3d7fbd79ce27f89e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

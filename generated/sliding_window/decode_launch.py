@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  55ac48b37d437079
-#   text hash     875eca3229845fb7
+#   content hash  f74bf4ac68754e22
+#   text hash     a0aeb34971be54ec
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

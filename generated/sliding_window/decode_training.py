@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  107b508f4289706f
-#   text hash     8bbdf597f80fc2ad
+#   content hash  03a094d09cea0a20
+#   text hash     35b2a6d991bbc933
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

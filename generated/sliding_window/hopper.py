@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5422b0ec32079cec
-#   text hash     993efa931561eb99
+#   content hash  fe23eb62d7329bb5
+#   text hash     cdc3a816a09dca8c
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d7af3318f9ad11a6
-#   text hash     dead8de05aaa4c2b
+#   content hash  0b19a79690d79840
+#   text hash     35353b4a56f9b1fb
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9f04a9c56210d0f7
-#   text hash     6da037a6ef1c2c00
+#   content hash  be5b2b7fca91a35c
+#   text hash     1f08b9068a6c652e
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

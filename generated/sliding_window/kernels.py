@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ed14774d83f2a3d4
-#   text hash     fdc66fdc889a5c15
+#   content hash  5181883bfdeb3368
+#   text hash     776fcf3c91bafa3c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afc153334587b9e5
-#   text hash     89f308fa13f2fad4
+#   content hash  fde92ddc90bc4f05
+#   text hash     28bc1e8716feb50c
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

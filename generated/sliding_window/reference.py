@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  673da38c0844b759
-#   text hash     ec87b9ff741b6d47
+#   content hash  984a188820d190df
+#   text hash     78c8aba7dd419c7b
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a141c3ccda9906d9
-#   text hash     ef2fdcc6d2cebd6d
+#   content hash  e03068c03d782841
+#   text hash     b57f953a84323099
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6342bcc45f2dc44b
-#   text hash     629895dd6aee6e8e
+#   content hash  839b4b4f25a4c45a
+#   text hash     8014d97978021d89
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

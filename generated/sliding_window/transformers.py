@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e600d5115cb732df
-#   text hash     b1a0c860e5375985
+#   content hash  2f530efa36a95167
+#   text hash     3e535c68907949ff
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

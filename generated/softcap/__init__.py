@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9ad72c148d137187
-#   text hash     f64fdb58d203ea90
+#   content hash  a3ccccfbfa3ea329
+#   text hash     43b4c469fec2fe94
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

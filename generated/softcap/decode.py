@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  513c3df246a153f3
-#   text hash     0167ec1eb6415e16
+#   content hash  7005b8f9f0133ab8
+#   text hash     2ca554b8b659a2a8
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7304019327b64ee
-#   text hash     84f982d3524b40e3
+#   content hash  3ad54ff2d7949dcd
+#   text hash     da626902ea4e0ae1
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

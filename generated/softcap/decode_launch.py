@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ff590664dd27ff37
-#   text hash     1c3963fcbdca3d34
+#   content hash  01971efacea6fa94
+#   text hash     fc8bbc638db0198e
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f9f16f77482a4c8
-#   text hash     d7f0c3944d02a6a3
+#   content hash  bcd6eed5761573cd
+#   text hash     b4c469e173b31e2a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

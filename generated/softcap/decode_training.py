@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2798ce2131f42abb
-#   text hash     8d3d278729fc0320
+#   content hash  573b9eeccd6ef68f
+#   text hash     327592a03bcf6023
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f50cc5c700a5c8cd
-#   text hash     2637e83edabe5681
+#   content hash  9bf9a2f0d5df91c5
+#   text hash     6bb922dc67e46443
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

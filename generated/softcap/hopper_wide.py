@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6e96350f06ff72c0
-#   text hash     a19a3085f7391eca
+#   content hash  b78724a49b03a456
+#   text hash     a4e6da231dbd7727
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1a600e0582924a80
-#   text hash     27fb85e8dc453d7f
+#   content hash  cfdbd2d0c394e9cd
+#   text hash     9e8b5badb9d15568
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d6e330054c17a6bd
-#   text hash     4a561cf610f7d7b0
+#   content hash  3b25901c3c7b5f91
+#   text hash     80faa94f724cf371
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

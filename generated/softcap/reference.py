@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  10acb4fc4cea8ac0
-#   text hash     79e74852d7337235
+#   content hash  0933d6078bef1650
+#   text hash     9cdc6d2f3331bb83
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

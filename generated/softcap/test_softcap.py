@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  69c4030e7c2c016a
-#   text hash     b060a749f17a4c0e
+#   content hash  929cb9a572698f4c
+#   text hash     b46f6c592b8d0307
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

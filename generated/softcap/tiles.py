@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  15b8042d8c948d01
-#   text hash     b12ac70ea418da4c
+#   content hash  9f486ee48345d4a2
+#   text hash     64714e73837b6c02
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

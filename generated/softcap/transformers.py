@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4bd6ee905d939782
-#   text hash     b952ac37f32ab45b
+#   content hash  200441c9e146ba73
+#   text hash     9ba433c1dfa9b378
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a46e4c736f5763f1
-#   text hash     259eb474621352ef
+#   content hash  d68443f634ca8ebc
+#   text hash     084c9c7d6e9200a3
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

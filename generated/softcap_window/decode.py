@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  79a5cb5dda43e93d
-#   text hash     4097160a4c73544f
+#   content hash  352a97ac38a827e7
+#   text hash     fe62604b6f5c6e1e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -55,7 +55,7 @@ def attend_with_cache(
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
-    window: int
+    window: int, at least 1
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
     workspace: float32, contiguous, at least workspace_size(...) values; allocated if None

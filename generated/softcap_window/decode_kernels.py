@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1a7e7f4acabd2b4f
-#   text hash     384e4e71cd22a0fe
+#   content hash  a7f9a5ce8c02e03d
+#   text hash     100867195b2b5d44
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

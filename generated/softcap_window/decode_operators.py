@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b258380651fdc456
-#   text hash     4c2e59389e438168
+#   content hash  6aa46cf7f6ebf154
+#   text hash     b6d5acc0b8c09e30
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

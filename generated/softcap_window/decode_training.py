@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6a3c559464bf5ea0
-#   text hash     fff14a38ff312ac7
+#   content hash  f8595ed43a2cf325
+#   text hash     ed655f30683df617
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b088997c490e0d7f
-#   text hash     d19c3aa8f71c4065
+#   content hash  d553f263008ef760
+#   text hash     b98eeaf8320de917
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  35fbd919bb6535f2
-#   text hash     1ecbed750b18563d
+#   content hash  e6a0ddccefc5268a
+#   text hash     1060d3ee1136cfc1
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c6bf2b0dd870f27d
-#   text hash     8bb0f3ac2b67575c
+#   content hash  c6481d98fd0ae0c0
+#   text hash     3a711172302d9ebc
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7e823485d8fa00a
-#   text hash     73ecd9377a79308f
+#   content hash  301684d946197c49
+#   text hash     8f9c3ab953f894ac
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a4e3339cc60bc977
-#   text hash     662397b88ea0ee1e
+#   content hash  7958a9822efb2e76
+#   text hash     e78b9b7804a83192
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

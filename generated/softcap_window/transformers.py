@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ef5bf6b9a116819
-#   text hash     aea8b03ea520a8a3
+#   content hash  4cf4db39c8200e55
+#   text hash     2eef5e7863619681
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

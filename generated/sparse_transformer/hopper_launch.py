@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f49cd4b7ede3e536
-#   text hash     7fb771dc6ecfb1f1
+#   content hash  896c8fadb7a2c9b9
+#   text hash     c44c3ee660f4d638
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

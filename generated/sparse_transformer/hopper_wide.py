@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9480f7ba5f768dd9
-#   text hash     fe889f99c65f2d91
+#   content hash  b657a13d785cc533
+#   text hash     7928a280a626c701
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7a51b9cbf48bb01f
-#   text hash     26130fc955d3994f
+#   content hash  dc53b5565d11e611
+#   text hash     ebf103aebf8523cd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

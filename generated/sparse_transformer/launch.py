@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d4f8cdf791861391
-#   text hash     cc9b3db8141abbe8
+#   content hash  4b49f2930109766f
+#   text hash     a6266f45d861ac19
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4ef92953aac28d56
-#   text hash     5869feac3bc89ce0
+#   content hash  c74f4d4045ff8642
+#   text hash     2c7aa9bdb7ef2867
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  25759133c1512d9e
-#   text hash     2a28b0f8917e662c
+#   content hash  4ce339e8e3ffe879
+#   text hash     625e5a7bc841e42e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

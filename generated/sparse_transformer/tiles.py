@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dd4acd2256934211
-#   text hash     c9b27f14e625bd83
+#   content hash  17339bb8673a8379
+#   text hash     fc75f2b3ff5fe6e7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  277fadc31921e543
-#   text hash     4b9f5a7b27e2dfc7
+#   content hash  b627d96ad7320cb7
+#   text hash     53d4a7db479f742b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bdbfc1ce7feedbe3
-#   text hash     0b66f0a8fde2876d
+#   content hash  8e1f01fa51e0e6ba
+#   text hash     646ed16973aac64f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

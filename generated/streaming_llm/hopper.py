@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  064aba14849b5a81
-#   text hash     3426358565cc0d2d
+#   content hash  752201b447ceed94
+#   text hash     e4f23f2e556c40c8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

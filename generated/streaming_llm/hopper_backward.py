@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f2b22fe6401449fb
-#   text hash     97007baa5b5120f7
+#   content hash  d7a91077c7890522
+#   text hash     79de3f576e5acef6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  353269015f619b03
-#   text hash     cd6cac000706edf5
+#   content hash  14f274f996e323d6
+#   text hash     5d0fb91ac70edc6c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  710c931fd420cdd1
-#   text hash     9bd7c4d79adf6641
+#   content hash  e998cb3bc8214c6e
+#   text hash     fc197f2aff37e559
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

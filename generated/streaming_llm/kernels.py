@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6ffa8b4bc316fc8e
-#   text hash     01d4ba3d2abe36f3
+#   content hash  8fe5be9ac7625a26
+#   text hash     e1afbd521c4f429e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

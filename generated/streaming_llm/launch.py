@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ddf19231f653769b
-#   text hash     2b2587918d2b46a6
+#   content hash  74d790cafb6125e6
+#   text hash     5bb79aebfc5af27e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  51a5a9173f4fc959
-#   text hash     44fab9589e4224a2
+#   content hash  33edd24dcd0b355f
+#   text hash     95981a0843cfd9c0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

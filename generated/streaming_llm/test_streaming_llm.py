@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8749e4a7adba6c73
-#   text hash     85b32390a3ac4927
+#   content hash  d80cab7ff34f9173
+#   text hash     6086b3a5fbfa1c06
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  52d2d24906c1a6f8
-#   text hash     9c0c9d185cea0adc
+#   content hash  d32e58713be45d4c
+#   text hash     bccb70e97169bea1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5cce0c7e731b6654
-#   text hash     a15a95760bc13cda
+#   content hash  df2f5a23e31c499d
+#   text hash     d58052a33de6df98
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

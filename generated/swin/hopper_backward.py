@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  35a3a414ff2045cb
-#   text hash     25c4c2f5572c1e77
+#   content hash  823b36363832d133
+#   text hash     7010d3cd8f7998a5
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1af58bba7dd9378b
-#   text hash     d23681e7dd4c6032
+#   content hash  3751a93120b12a50
+#   text hash     b2b420b02dfa0985
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

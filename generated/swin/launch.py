@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  901302b384aff57a
-#   text hash     cfcf7d19530b8a44
+#   content hash  894949d9ac700e17
+#   text hash     97dac5ef5937f503
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d87b6587e70523a8
-#   text hash     918d3d77f9a4cfd1
+#   content hash  84cc6b2978e69ef0
+#   text hash     c03cafe815db484d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  468c87cc607b049f
-#   text hash     196f4c8120081564
+#   content hash  fa6200938b49bab0
+#   text hash     89a2f2ff74f8853c
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

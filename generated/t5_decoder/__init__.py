@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  32c5ef5ea5ec38eb
-#   text hash     12e018db8ca49a84
+#   content hash  ddd7dfc51ca2a6ea
+#   text hash     38bfdaa600571246
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7a431844da52574a
-#   text hash     92aebda79ccf6f44
+#   content hash  efeafe121aafc4ae
+#   text hash     984945b6596d546b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -32,8 +32,10 @@ def attention(
     q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
-    rel_bias: (Hq, 32); bias of each bucket
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    rel_bias: float (Hq, 32), learned; bias of each bucket
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1. Self-attention
+        padded on the right takes k_lens=lengths, q_start=0: k_lens alone lines up the last row of padding with the last
+        key. Padded on the left it takes k_starts=pads, with q_start=-pads if padding has to give 0 under any mask
     q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
         without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None

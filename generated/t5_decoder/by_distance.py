@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eeb754097c0cab7b
-#   text hash     2912099e2334fc87
+#   content hash  0e969391ce2c7ebc
+#   text hash     8d39b2d592caa907
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

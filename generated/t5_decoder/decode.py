@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  00f7eb0e12b15796
-#   text hash     44e4599b0ea08834
+#   content hash  63919021a005f2d5
+#   text hash     4a5e7e0330576325
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -55,7 +55,7 @@ def attend_with_cache(
     cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
     max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
     max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
-    rel_bias: (Hq, 32); bias of each bucket
+    rel_bias: float (Hq, 32); bias of each bucket
     scale: factor of q·k, 1 / sqrt(D) if None
     k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
     workspace: float32, contiguous, at least workspace_size(...) values; allocated if None

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  408551b6f8d05540
-#   text hash     9dd5c359af975d1c
+#   content hash  dfc770ef8246f271
+#   text hash     ab7b8dd6b254cc77
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

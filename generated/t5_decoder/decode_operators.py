@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8793bd008aa87b37
-#   text hash     661730cc2956d9be
+#   content hash  9ca31cb957fffb74
+#   text hash     fd33d11342f8bde5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a9c960218adca4c1
-#   text hash     84eb41af0130056e
+#   content hash  2d8e039f0d0e077d
+#   text hash     550af3bd1bb4fa54
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31622953950f5754
-#   text hash     ea32a207117733ed
+#   content hash  0ed002540936fbe3
+#   text hash     31d8fc06b57d3c2e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

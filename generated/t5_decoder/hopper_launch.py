@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2c3b7aa4fc127d2b
-#   text hash     123b28f4bf692a44
+#   content hash  381d7fe6858a0e0f
+#   text hash     1f6e8be80699490f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

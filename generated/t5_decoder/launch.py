@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a07874fbcc7f2403
-#   text hash     9df7ed6b40aa10c5
+#   content hash  539253d28ae48dbd
+#   text hash     8a3dfea171e0ba78
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

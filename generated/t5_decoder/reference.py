@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cdf78d0f4f5d7c28
-#   text hash     9e8944d4a4489470
+#   content hash  a1c88ea98775d503
+#   text hash     957e4c556700db9d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

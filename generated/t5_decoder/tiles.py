@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4fe1d434956fcf68
-#   text hash     3620faf1ff315db6
+#   content hash  fda69373531c8e42
+#   text hash     dba67fffc4c48663
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

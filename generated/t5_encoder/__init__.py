@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e453f0c684f7a6d8
-#   text hash     1d76198f4d4e7caf
+#   content hash  3d0d35b6b6d791e8
+#   text hash     a503ef2b2c0c7ace
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

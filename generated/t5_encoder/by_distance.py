@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7fff03ccc8433fb4
-#   text hash     5a9869375565109c
+#   content hash  e9bb9d891cad6e26
+#   text hash     8e3058913bdf4015
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

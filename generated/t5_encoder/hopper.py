@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1f7f3a1fc6792218
-#   text hash     a03976a492b34e36
+#   content hash  91646ba50311701e
+#   text hash     50bd0f3dc4bfd068
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  15692327f805ebaf
-#   text hash     2f33ba0c2b58110d
+#   content hash  5fb5f4ca745e8acf
+#   text hash     d900e37bcb3ae7b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

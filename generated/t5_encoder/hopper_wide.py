@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d9eaed49835fba75
-#   text hash     2f16018a205546e4
+#   content hash  7139cdf6470b7c3e
+#   text hash     9ece19f09c05a6d0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6021ebd97224f2c6
-#   text hash     db20df5ab4d6909b
+#   content hash  599e137f8fa98cc2
+#   text hash     5bf13ee9d2fd2339
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a6b0f5c13fea262b
-#   text hash     5a20df01a29a6222
+#   content hash  ee8c56c943436f39
+#   text hash     7c6d575593b26cbb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7701805df960ff42
-#   text hash     6cbad7dc06cedc19
+#   content hash  2d0191d15afa2856
+#   text hash     447c8128bee78434
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

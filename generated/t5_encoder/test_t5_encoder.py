@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7b81738bc0810dc7
-#   text hash     b394e7ab30c7e894
+#   content hash  5ae8bf3136dcb8f5
+#   text hash     1d6c95a2bcd0477a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c105328d7661968
-#   text hash     873ba0e3d3ad5efe
+#   content hash  db412c93fd4a82bf
+#   text hash     2eacf79f882af67d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0dc556106e6efa98
-#   text hash     5627c20dec9c1e5f
+#   content hash  e12ed2cdd960d647
+#   text hash     6666929fa24635ee
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7c8a12d1dfd1aa25
-#   text hash     c6b141e7d04c2173
+#   content hash  93e8275fe20f6263
+#   text hash     9b1fac40efce52e7
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  54304393d7b379d0
-#   text hash     0b222875c030fa8c
+#   content hash  1b04390bef20e57c
+#   text hash     57e9cf9ddae8d887
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02cdd20b2382dfb2
-#   text hash     8880f1210fc8c072
+#   content hash  217b3c3c4adb43fc
+#   text hash     8c37bc5de0379b27
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

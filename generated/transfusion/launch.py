@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  49817e8c94879f6a
-#   text hash     1deeaacb6e2bdac7
+#   content hash  28af0bba6ae617f2
+#   text hash     b0ed999cd82e7438
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

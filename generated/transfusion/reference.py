@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af96c2116484ba2c
-#   text hash     087d15393dad381f
+#   content hash  ea3cc2129bb9d831
+#   text hash     47397bfaee3cd2c4
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d4e4078b93efe9c3
-#   text hash     a8131463a6facad1
+#   content hash  c7e4ff83ac6f930d
+#   text hash     a3deb79d8486f8f8
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

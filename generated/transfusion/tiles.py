@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  db13c375cfa47546
-#   text hash     fa8a75711922978a
+#   content hash  7b2c100ee2d54be4
+#   text hash     65790c79867c735d
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

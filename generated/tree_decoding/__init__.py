@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7c3d071b042383ee
-#   text hash     b93a526751f5cd47
+#   content hash  9667a1f54181df58
+#   text hash     544cfd16a60e4a22
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e164d94725a2132
-#   text hash     f99e444a5ad6afe8
+#   content hash  1c4854eb5a5100e5
+#   text hash     9f53746a9537b887
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6ba6f940f497b940
-#   text hash     ede600bc43f07df2
+#   content hash  e2f4634f99ef40d7
+#   text hash     c2d14bed7cadf4e5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7b029902707cd4fb
-#   text hash     209206c570b929ce
+#   content hash  3b51d8695fae2929
+#   text hash     465563a40bee795d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

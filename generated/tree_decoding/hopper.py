@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1022603a654fcc9a
-#   text hash     c4d1ddc78b03fef5
+#   content hash  9de906f32dd3fe4e
+#   text hash     5e37706c6d6a7a12
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  45c3ca0fb075adbf
-#   text hash     8663cf3d69ce3c19
+#   content hash  bdc22b88cd071637
+#   text hash     ee052dc1cc4a9bfc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fc06a671d68669db
-#   text hash     4e8f37c1d18973e6
+#   content hash  ae9e146fa1d20246
+#   text hash     52f1280bfb90ebaa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

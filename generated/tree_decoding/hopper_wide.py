@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  aca74c5d092aec2f
-#   text hash     d6cf9a9bb68a02f7
+#   content hash  62ea36b547fcc7da
+#   text hash     4ad9b9870136b571
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

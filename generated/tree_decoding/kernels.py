@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  95033581d77f1a5a
-#   text hash     5d66ea70a94e5fec
+#   content hash  ab856693a2256c3e
+#   text hash     e3e89f8ca6b1fed3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

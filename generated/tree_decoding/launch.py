@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e92fea29591e9cbf
-#   text hash     5e32f8496e1c9170
+#   content hash  ef64be81f618bfa7
+#   text hash     d59ee7d547579cee
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

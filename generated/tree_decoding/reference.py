@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b8a2bc0f8a732d5
-#   text hash     9bc603c6c858b82e
+#   content hash  fc6d8982d0c0569d
+#   text hash     91c76407de8b6f66
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

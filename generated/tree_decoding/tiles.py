@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0412a3ead7d0821a
-#   text hash     a2cb8de8cf84ec6d
+#   content hash  c4a12ef6510bfd85
+#   text hash     1f85699c5fd90b46
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -147,9 +147,23 @@ def test_a_wrong_term_file_is_told_with_its_own_place(tmp_path: Path) -> None:
 
 def test_a_term_file_in_place_of_a_spec_is_told(tmp_path: Path) -> None:
     path = tmp_path / "near.yaml"
-    path.write_text("name: near\nkind: mask\ndescription: A test.\nkeep: q - k < 3\n")
-    with pytest.raises(SpecError, match="unknown key 'keep': a file of a term is no spec"):
+    path.write_text("name: near\nkind: mask\ndescription: A test.\noptions: {n: {type: int}}\nkeep: q - k < n\n")
+    with pytest.raises(SpecError, match="unknown key 'keep': a file of a term is no spec") as caught:
         spec.load(path, terms=resources.terms_for(path))
+    assert len(caught.value.problems) == 1
+    path.write_text(path.read_text() + "mask: [causal]\n")
+    with pytest.raises(SpecError) as caught:
+        spec.load(path, terms=resources.terms_for(path))
+    assert [p.message.partition(":")[0] for p in caught.value.problems] == [
+        f"unknown key {key!r}" for key in ("kind", "options", "keep")
+    ]
+
+
+def test_a_term_that_is_nowhere_is_told_with_the_place_where_it_was_looked_for(tmp_path: Path) -> None:
+    folder = (tmp_path / "terms").resolve().as_posix()
+    told = f"unknown term 'zzzzz': expected {folder}/zzzzz.yaml, or a shipped term"
+    assert told in mistakes(tmp_path, "mask: [zzzzz]\n")
+    assert f"unknown term '{'z' * 61}'\n" in mistakes(tmp_path, f"mask: [{'z' * 61}]\n")
 
 
 def test_a_wrong_expression_in_a_term_file(tmp_path: Path) -> None:

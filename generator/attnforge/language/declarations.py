@@ -43,7 +43,7 @@ def read_inputs(
             problems.add(entry.at, why)
             continue
         before = len(list(problems))
-        fields = Fields(entry.value, KEYS, problems)
+        fields = Fields(entry.value, KEYS, problems, meant=suggestions.declared)
         if not entry.value.mapping:
             continue
         reader = _Reader(entry.key, fields, kind, problems, options or {}, declared)

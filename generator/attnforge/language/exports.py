@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..expressions.tree import Node
+from ..source import suggestions
 from ..source.errors import Problems
 from ..source.fields import words
 from ..source.located_yaml import Value
@@ -120,7 +121,7 @@ def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str,
     """The exports that a spec asks for; reports those that it cannot have, and why."""
     if value is None:
         return ()
-    found = words(value, "export", EXPORTS, problems, empty=True)
+    found = words(value, "export", EXPORTS, problems, empty=True, meant=suggestions.export)
     for word, item in found:
         for why in EXPORTS[word](spec):
             problems.add(item.at, f"{word}: {why}")

@@ -23,7 +23,7 @@ from .declarations import dividing, read_inputs, unread
 from .domain import Domain
 from .layers import ALL_KEYS, LayerTerms
 from .rope import Rope
-from .terms import Library, Term
+from .terms import Library, Term, is_term
 
 __all__ = ["MaskTerm", "Rope", "ScoreTerm", "Spec", "load"]
 
@@ -109,7 +109,7 @@ def loads(text: str, folder: Path, *, shown: str) -> Spec:
 
 
 def _loaded(document: Value | None, path: Path, terms: Sequence[Path], problems: Problems) -> Spec:
-    spec = None if document is None else _Loader(path, terms, problems).spec(document)
+    spec = None if document is None or is_term(document, problems) else _Loader(path, terms, problems).spec(document)
     problems.raise_if_any()
     assert spec is not None
     return spec
@@ -169,7 +169,7 @@ class _Loader:
         fields.text("group")
         if packed:
             self._cut(fields.found["layout"].at)
-        dropped = fields.truth("dropout")
+        dropped = fields.truth("dropout", "; the share to drop is dropout_p of a call")
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
         given = tuple(one.packed for one in given) if packed else given
         said = layers.of([m.keep for m in masks], [s.score for s in scores], given)
@@ -389,7 +389,7 @@ class _Loader:
                 self._take(option.runtime, keyword, term.name, at)
                 found[option.name] = Runtime(option.runtime, option.type)
                 continue
-            plain = number(value, option.type, self.problems, option.name)
+            plain = number(value, option.type, self.problems, option.name, option.left)
             if plain is None:
                 continue
             if why := outside(plain, option.minimum, option.maximum):

@@ -16,7 +16,7 @@ from ..expressions.folding import chosen, constant
 from ..expressions.inputs import Input
 from ..expressions.parser import LARGEST_TABLE, WORDS, Runtime, Scope, parse
 from ..expressions.tree import Node
-from ..source import suggestions
+from ..source import resources, suggestions
 from ..source.errors import Location, Problems
 from ..source.fields import Fields, number, outside
 from ..source.located_yaml import Value, read
@@ -41,6 +41,11 @@ class Option:
     default: int | float | bool | None = None
     runtime: str | None = None  # the keyword that it becomes if a spec says `runtime`
     least: str = ""  # the least value, if it is an expression of the term's other options
+
+    @property
+    def left(self) -> str:
+        """How a spec leaves it to the call, as messages append it; "" if it cannot."""
+        return f"; {self.name}: runtime leaves it to the call" if self.runtime else ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,12 @@ class Library:
                 return f": write {{{word}: [{', '.join(parts)}]}}"
         if not name.replace("-", "_").isidentifier():
             return f": write {{expr: {json.dumps(name)}}}"
-        return suggestions.term(name, [*known, "expr"])
+        return suggestions.term(name, [*known, "expr"]) or self._sought(name)
+
+    def _sought(self, name: str) -> str:
+        """Where a term of this name was looked for, unless no file can have it."""
+        own = [f"{shown(folder)}/{name}.yaml" for folder in self.folders if folder != resources.specs() / "terms"]
+        return f": expected {' or '.join(own)}, or a shipped term" if own and len(name) <= _LONGEST else ""
 
     def find(self, name: str, at: Location, kind: str) -> Term | None:
         """The term of a name and kind; None if a problem was added."""
@@ -128,6 +138,17 @@ class Library:
             self.problems.add(at, f"{name} is a {term.kind} term: it belongs under `{term.kind}`, not under `{kind}`")
             return None
         return term
+
+
+def is_term(document: Value, problems: Problems) -> bool:
+    """Whether a file in place of a spec is that of a term; reports it."""
+    found = {entry.key: entry for entry in document.entries()}
+    mark = next((found[key] for key in ("keep", "kind") if key in found), None)
+    if mark is None or not found.keys() <= set(KEYS):
+        return False
+    said = "it under score" if "score" in found else "it under mask"
+    problems.add(mark.at, f"unknown key {mark.key!r}: a file of a term is no spec; check a spec that names {said}")
+    return True
 
 
 def shown(path: Path) -> str:

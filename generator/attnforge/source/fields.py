@@ -61,10 +61,10 @@ class Fields:
         self.problems.add(value.at, f"{key}: expected {words}, got {got}{hint}")
         return default
 
-    def truth(self, key: str) -> bool:
-        """true or false; false if it is not given."""
+    def truth(self, key: str, hint: str = "") -> bool:
+        """true or false; false if it is not given. `hint` is as in `number`."""
         value = self.get(key)
-        return value is not None and bool(number(value, "bool", self.problems, key))
+        return value is not None and bool(number(value, "bool", self.problems, key, hint))
 
     def limits(self, kind: str, *, formula: bool = False) -> tuple[int | float | None, int | float | None]:
         """`min` and `max` of values of this type; None for one that is not given, or if a min is a `formula`."""
@@ -101,11 +101,17 @@ def text(value: Value, problems: Problems, key: str) -> str | None:
 
 
 def words(
-    value: Value, kind: str, known: Collection[str], problems: Problems, *, empty: bool = False
+    value: Value,
+    kind: str,
+    known: Collection[str],
+    problems: Problems,
+    *,
+    empty: bool = False,
+    meant: Callable[[str], str] = lambda word: "",
 ) -> list[tuple[str, Value]]:
     """The words of a list that are known, each once, with their values; all others are reported as problems.
 
-    `empty`: whether the list may be empty.
+    `empty`: whether the list may be empty. `meant` gives suggestions for unknown words.
     """
     found: dict[str, Value] = {}
     if value.mapping or not isinstance(value.data, list) or not (value.data or empty):
@@ -117,8 +123,8 @@ def words(
         if not isinstance(item.data, str) or item.data not in known:
             word = item.raw or item.kind
             *some, last = known
-            meant = near(word, known) or f": expected {', '.join(some)} or {last}"
-            problems.add(item.at, f"unknown {kind} {word!r}{meant}")
+            hint = meant(word) or near(word, known) or f": expected {', '.join(some)} or {last}"
+            problems.add(item.at, f"unknown {kind} {word!r}{hint}")
         elif item.data in found:
             problems.add(item.at, f"{item.data} stands twice")
         else:
@@ -133,8 +139,10 @@ def outside(found: float, low: float | None, high: float | None) -> str | None:
     return f"expected at most {high}, got {found}" if high is not None and found > high else None
 
 
-def number(value: Value, kind: str, problems: Problems, key: str) -> int | float | bool | None:
-    """A number or truth value of the type `kind`."""
+def number(value: Value, kind: str, problems: Problems, key: str, hint: str = "") -> int | float | bool | None:
+    """A number or truth value of the type `kind`; `hint` tells what to do about a number for a truth value, or a text
+    for a number.
+    """
     data = value.data
     if kind == "bool" and isinstance(data, bool):
         return data
@@ -151,5 +159,6 @@ def number(value: Value, kind: str, problems: Problems, key: str) -> int | float
     names = {"int": "a whole number", "float": "a number", "bool": "true or false"}
     if isinstance(data, float) and not math.isfinite(data):
         names = {"int": "a whole number up to 2**28", "float": "a finite number", "bool": "true or false"}
-    problems.add(value.at, f"{key}: expected {names[kind]}, got {value.shown(kind)}")
+    mixed_up = not isinstance(data, str) if kind == "bool" else isinstance(data, str)
+    problems.add(value.at, f"{key}: expected {names[kind]}, got {value.shown(kind, hint if mixed_up else '')}")
     return None

@@ -157,7 +157,7 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             at = self.location(mark) if mark else self.at(0, 0)
-            self.problems.add(at, f"this is not YAML: {error.problem or error.context}")
+            self.problems.add(at, f"this is not YAML: {error.problem or error.context}{_mend(error.problem)}")
             return None
         except RecursionError:
             self.problems.add(self.at(0, 0), f"a spec may be nested {DEEPEST} deep")
@@ -239,6 +239,13 @@ class _Reader:
         if len(lines) == 1:
             return lines if written[0].startswith(node.value.rstrip("\n")) else ()
         return lines if _closed("".join(written)).startswith(_closed(node.value)) else ()
+
+
+def _mend(problem: str | None) -> str:
+    """What to do about a problem that PyYAML reports, "" if its message says so."""
+    if problem == "mapping values are not allowed here":
+        return ": put quotes around a text with a colon, or begin a key in the column of the others"
+    return ""
 
 
 def _closed(text: str) -> str:

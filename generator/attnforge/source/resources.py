@@ -30,9 +30,8 @@ def variants() -> dict[str, Path]:
 
 
 def terms_for(spec: Path) -> list[Path]:
-    """The folders searched for the terms that a spec names: first `terms` beside it, then the shipped ones."""
-    folders = [spec.resolve().parent / "terms", specs() / "terms"]
-    return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+    """The folders searched for the terms that a spec names: first `terms` beside it, if any, then the shipped ones."""
+    return list(dict.fromkeys((spec.resolve().parent / "terms", specs() / "terms")))
 
 
 def templates_digest() -> bytes:

@@ -83,6 +83,15 @@ _AXES = {
     **dict.fromkeys(("k", "tk", "n", "kv", "kv_len", "k_len", "keys"), "key"),
     **dict.fromkeys(("t", "l", "seq", "seqlen", "seq_len", "sequence", "tokens", "time"), "token"),
 }
+# each is appended to `unknown key 'x'` of an input
+_DECLARED = {
+    **dict.fromkeys(("requires_grad", "learn", "learned", "learnable", "trainable"), " (did you mean 'grad'?)"),
+    **dict.fromkeys(("shape", "size", "sizes", "dims"), " (did you mean 'axes'?)"),
+}
+# each is appended to `unknown export 'x'`
+_EXPORTS = {
+    **dict.fromkeys(("flex", "flex_attention"), ": `attnforge export SPEC --to flex` prints a module for it"),
+}
 _NORMS = (
     ": weights are a softmax over the visible keys; a sum of other weights f(score) is log(f(score)) as the last score "
     "term, and the output times exp(lse)"
@@ -134,6 +143,16 @@ def key(word: str, terms: Collection[str]) -> str:
     if word in terms:
         return f": {word} is a term: it belongs in a list, under mask or score"
     return _KEYS.get(word, "")
+
+
+def declared(word: str) -> str:
+    """A suggestion for an unknown key of an input, "" if there is none."""
+    return _DECLARED.get(word, "")
+
+
+def export(word: str) -> str:
+    """A suggestion for an unknown export, "" if there is none."""
+    return _EXPORTS.get(word, "")
 
 
 def rope(word: str) -> str:

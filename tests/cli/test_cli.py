@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 import attnforge
 from attnforge.cli import commands, program, suites
 from attnforge.explain import kernels
+from attnforge.gpu import results
 from attnforge.render import emit, format, render
 from attnforge.source import resources
 
@@ -238,6 +239,7 @@ def test_a_file_that_a_render_removes_is_told(folder: Path) -> None:
         (["--md", "."], "is a directory"),
         (["--html", "nowhere/a.html"], "there is no folder nowhere"),
         (["--html", ""], "expected a file, got ''"),
+        (["--png", "mine.jpg"], "expected a name that ends with .png"),
     ],
 )
 def test_explain_overwrites_nothing_of_the_users(options: list[str], message: str, folder: Path) -> None:
@@ -271,6 +273,21 @@ def test_a_spec_behind_a_broken_link(folder: Path) -> None:
 def test_a_spec_in_its_folder_is_told_by_its_path(folder: Path) -> None:
     (folder / "specs" / "mine.yaml").write_text("name: mine\n")
     assert "(did you mean specs/mine.yaml?)" in run("check", "mine", code=2).stderr
+
+
+def test_a_folder_in_place_of_a_spec_is_told_with_the_pattern_of_its_files() -> None:
+    told = "Error: 'specs/' is neither a file nor a shipped variant: it is a folder; write specs/*.yaml\n"
+    assert run("check", "specs/", code=2).stderr == told
+
+
+def test_the_usage_comes_with_errors_of_usage_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_driver", lambda: False)
+    run("new", "mine")
+    for files in ("new mine", "bench full", "check nowhere", "export gpt2_dropout --to flex"):
+        told = run(*files.split(), code=2).stderr
+        assert told.startswith("Error: ") and "Usage:" not in told
+    for usage in ("new", "new my-attn", "render full --check --diff", "bench full --dtype x"):
+        assert run(*usage.split(), code=2).stderr.startswith("Usage: ")
 
 
 def test_a_name_that_no_file_can_have() -> None:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import devices  # where kernels run is settled before triton is imported
+import numpy as np
 import pytest
 import torch
 import unformatted
@@ -258,7 +259,19 @@ def test_mistakes_keep_their_places(given: str | Mapping[str, object], message: 
         (
             {"name": "near", "mask": [torch.ones(1)]},
             TypeError,
-            "spec: expected texts, numbers, truth values, lists and mappings, got Tensor",
+            "spec: expected texts, numbers, truth values, lists and mappings, got Tensor at mask[0]",
+        ),
+        (
+            {"name": "near", "mask": ["causal", {"any": ({"dilated": {"stride": np.int64(5)}}, "causal")}]},
+            TypeError,
+            "spec: expected texts, numbers, truth values, lists and mappings, "
+            "got int64 at mask[1].any[0].dilated.stride; write int(...)",
+        ),
+        (
+            {"name": "near", "score": [{"softcap": {"cap": np.float32(5)}}]},
+            TypeError,
+            "spec: expected texts, numbers, truth values, lists and mappings, "
+            "got float32 at score[0].softcap.cap; write float(...)",
         ),
         ("cusal", FileNotFoundError, "'cusal' is neither a file nor a shipped variant (did you mean 'causal'?)"),
         ("specs/" + "x" * 300, FileNotFoundError, f"'specs/{'x' * 300}' is neither a file nor a shipped variant"),

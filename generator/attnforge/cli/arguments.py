@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..source.messages import say
+from ..source.messages import Refused, say
 
 if TYPE_CHECKING:
     from ..language.spec import Spec
@@ -18,16 +18,23 @@ if TYPE_CHECKING:
 
 
 class Output(click.Path):
-    """A file to write: a path that cannot be written is reported before the work is done, not after."""
+    """A file to write: a path that cannot be written is reported before the work is done, not after.
 
-    def __init__(self) -> None:
+    A picture's path may have no other `suffix` than that of its format.
+    """
+
+    def __init__(self, suffix: str = "") -> None:
         super().__init__(dir_okay=False, path_type=Path)
+        self.suffix = suffix
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, whose folder has to exist."""
         path = Path(str(super().convert(value, param, ctx)))
         if not value:
             self.fail("expected a file, got ''", param, ctx)
+        if self.suffix and path.suffix.lower() not in ("", self.suffix):
+            told = f"expected a name that ends with {self.suffix}, the picture's format, got {path.name}"
+            self.fail(told, param, ctx)
         if not path.parent.is_dir():
             self.fail(f"there is no folder {path.parent}", param, ctx)
         return path
@@ -58,9 +65,9 @@ def apart(spec: Path, name: str, png: Path | None, html: Path | None, md: Path |
     outputs = {"--png": png, "--html": html, "--md": md, drawn: md and md.with_suffix(".svg")}
     for option, path in outputs.items():
         if path and (other := taken.setdefault(path.resolve(), option)) != option:
-            raise click.UsageError(f"{option} would overwrite {other}, {path}")
+            raise Refused(f"{option} would overwrite {other}, {path}")
     if (picture := outputs[drawn]) and picture.exists() and not svg.drew(picture, name):
-        raise click.UsageError(f"{drawn} would overwrite {picture}, which is no picture of {name}")
+        raise Refused(f"{drawn} would overwrite {picture}, which is no picture of {name}")
 
 
 def find(argument: str) -> Path:
@@ -73,7 +80,7 @@ def find(argument: str) -> Path:
     if os.path.isfile(argument):
         return path
     if os.path.islink(argument):
-        raise click.UsageError(f"{argument} is a link that leads nowhere")
+        raise Refused(f"{argument} is a link that leads nowhere")
     shipped = resources.variants()
     own = os.path.join("specs", f"{argument}.yaml")
     # the name that the header of a generated file gives works in every folder
@@ -82,9 +89,13 @@ def find(argument: str) -> Path:
         if os.path.isfile(own) and Path(own).read_bytes() != found.read_bytes():
             say(f"{argument} is the shipped variant; your own is {own}")
         return found
-    hint = f" (did you mean {own}?)" if os.path.isfile(own) else near(argument, shipped)
-    hint = hint or ": `attnforge list` shows the shipped variants"
-    raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")
+    if os.path.isdir(argument):
+        hint = f": it is a folder; write {path.as_posix()}/*.yaml"
+    elif os.path.isfile(own):
+        hint = f" (did you mean {own}?)"
+    else:
+        hint = near(argument, shipped) or ": `attnforge list` shows the shipped variants"
+    raise Refused(f"{argument!r} is neither a file nor a shipped variant{hint}")
 
 
 def read(arguments: Sequence[str]) -> tuple[dict[Path, Spec], list[Problem]]:
@@ -118,9 +129,9 @@ def decoding(specs: Iterable[Spec]) -> None:
     """Refuses specs whose packages read no cache, and packed ones, whose calls have sequences of different lengths."""
     for spec in specs:
         if "decode" not in spec.exports:
-            raise click.UsageError(f"{spec.source}: {spec.name} has no attend_with_cache; it takes `exports: [decode]`")
+            raise Refused(f"{spec.source}: {spec.name} has no attend_with_cache; it takes `exports: [decode]`")
         if spec.packed:
-            raise click.UsageError(f"{spec.source}: --cache times dense variants, and {spec.name} is packed")
+            raise Refused(f"{spec.source}: --cache times dense variants, and {spec.name} is packed")
 
 
 def refuse(problems: list[Problem]) -> None:
@@ -139,7 +150,7 @@ def load(arguments: Sequence[str]) -> dict[Path, Spec]:
     for path, found in loaded.items():
         other = named.setdefault(found.name, path)
         if other.resolve() != path.resolve():
-            raise click.UsageError(f"{other} and {path} have the same name, {found.name}")
+            raise Refused(f"{other} and {path} have the same name, {found.name}")
     return loaded
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..source.messages import say
+from ..source.messages import Refused, say
 from . import arguments, measures
 from .program import DIFFERENT, EXIT_CODES, Program
 
-_FILE = arguments.Output()
+_FILE, _PICTURE = arguments.Output(), arguments.Output(".png")
 
 
 @click.group(
@@ -50,7 +50,7 @@ def new(name: str, origin: str | None) -> None:
         with path.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except FileExistsError:
-        raise click.UsageError(f"{path} exists already") from None
+        raise Refused(f"{path} exists already") from None
     click.echo(f"{path} written; next: attnforge check {path}, attnforge test {path}, attnforge render {path}")
 
 
@@ -148,7 +148,7 @@ def test(specs: Sequence[str], cpu: bool, only: str | None, processes: int | Non
 @click.option(
     "--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys, in place of as many as it needs."
 )
-@click.option("--png", metavar="FILE", type=_FILE, help="Write the picture there; needs matplotlib.")
+@click.option("--png", metavar="FILE", type=_PICTURE, help="Write the picture there; needs matplotlib.")
 @click.option("--html", metavar="FILE", type=_FILE, help="Write an interactive page there.")
 @click.option(
     "--md", metavar="FILE", type=_FILE, help="Write a page in Markdown there, and its picture as .svg beside it."
@@ -201,7 +201,7 @@ def export(spec: str, to: str) -> None:
     try:
         text = renderer.export(loaded, to)
     except flex.Inexpressible as why:
-        raise click.UsageError(f"{loaded.source}: {why}") from None
+        raise Refused(f"{loaded.source}: {why}") from None
     _echo(text)
 
 

@@ -11,7 +11,7 @@ import click
 from . import arguments
 from .program import DIFFERENT
 
-_FILE = arguments.Output()
+_FILE, _PICTURE = arguments.Output(), arguments.Output(".png")
 _DTYPE = click.option(
     "--dtype",
     default="bf16",
@@ -100,7 +100,7 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 )
 @click.option("--replay", is_flag=True, help="Time the forward pass in a CUDA graph: the GPU's time, without the host.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measurements there.")
-@click.option("--plot", metavar="FILE", type=_FILE, help="Draw them there, as PNG; needs matplotlib.")
+@click.option("--plot", metavar="FILE", type=_PICTURE, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
     specs: Sequence[str], against: str | None, folders: Sequence[str], lengths: str, queries: int | None, tokens: int,
     head_dim: str, heads: str | None, dtype: str, target: str, forward: bool, cache: bool, replay: bool,

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
 import yaml
 
 from ..source import located_yaml, resources
 from ..source.errors import Problems
+from ..source.messages import Refused
 
 _STARTER = """\
 name: {name}
@@ -47,7 +47,7 @@ def text(name: str, origin: Path | None) -> str:
     problems.raise_if_any()
     written, found = re.subn(r"(?m)^name:.*$", f"name: {name}", origin.read_text(encoding="utf-8-sig"), count=1)
     if not found:
-        raise click.UsageError(f"{origin} has no line that begins with `name:`")
+        raise Refused(f"{origin} has no line that begins with `name:`")
     # the user's variant is in none of the groups of shipped ones, and not in the paper that the original is from
     written = _entry("group").sub("", written)
     return _entry("citation").sub(lambda lines: re.sub("(?m)^(?=.)", "# ", lines[0]), written)

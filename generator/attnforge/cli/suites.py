@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from ..render import emit
+from ..source.messages import Refused
 
 _UNKNOWN_EXPRESSION, _NO_TESTS = 4, 5  # exit codes of pytest
 
@@ -23,12 +24,12 @@ def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None,
     Returns 0 if all passed, 1 if one failed, 3 if none could run.
     """
     if importlib.util.find_spec("pytest") is None:
-        raise click.UsageError("`attnforge test` needs pytest: pip install pytest")
+        raise Refused("`attnforge test` needs pytest: pip install pytest")
     if processes is not None and importlib.util.find_spec("xdist") is None:
-        raise click.UsageError("-n needs pytest-xdist: pip install pytest-xdist")
+        raise Refused("-n needs pytest-xdist: pip install pytest-xdist")
     for library in ("torch", "triton"):
         if importlib.util.find_spec(library) is None:
-            raise click.UsageError(f"this needs {library}: pip install {library}")
+            raise Refused(f"this needs {library}: pip install {library}")
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     env = os.environ | {"PYTHONPATH": path} | ({"TRITON_INTERPRET": "1"} if cpu else {})
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
+from ..source.messages import Refused
 from .arrays import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Tiling, power, raster
 
 BLUE, ORANGE, PALE, ROSE, GREY = "#3b76af", "#e8862e", "#fbe7d0", "#f6d9dc", "#eceff3"
@@ -25,7 +24,7 @@ _PLOT, _AROUND = 5.76, 1.924  # the mask's width, and the space above and below 
 def needed(option: str) -> None:
     """Refuses an option that draws if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise click.UsageError(f"{option} needs matplotlib: pip install matplotlib")
+        raise Refused(f"{option} needs matplotlib: pip install matplotlib")
 
 
 @dataclass(frozen=True)

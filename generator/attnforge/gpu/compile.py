@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import click
 
-from ..source.messages import say
+from ..source.messages import Refused, say
 from . import machine_code
 from .cases import Case
 
@@ -92,7 +92,7 @@ def targets(names: Sequence[str]) -> dict[str, Any]:
     try:
         from triton.backends.compiler import GPUTarget
     except ImportError:
-        raise click.UsageError("this needs triton: pip install triton") from None
+        raise Refused("this needs triton: pip install triton") from None
 
     found: dict[str, Any] = {}
     for name in (n.strip() for n in names):

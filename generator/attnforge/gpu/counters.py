@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import click
 
+from ..source.messages import Refused
+
 # the counters to request, each with its names on older and newer GPUs
 _COUNTERS = {
     "seconds": ("gpu__time_duration.sum",),
@@ -89,7 +91,7 @@ def program(given: str | None) -> str:
         return found
     if given:
         raise click.BadParameter(f"{given} is no program", param_hint="--ncu")
-    raise click.UsageError("this needs Nsight Compute: no `ncu` is on the PATH; `--ncu FILE` says where it is")
+    raise Refused("this needs Nsight Compute: no `ncu` is on the PATH; `--ncu FILE` says where it is")
 
 
 def measured(ncu: str, command: Sequence[str]) -> list[Reading]:

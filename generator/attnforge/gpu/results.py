@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
-
+from ..source.messages import Refused
 from . import targets
 from .calls import Sizes
 
@@ -86,14 +85,14 @@ class Machine:
     def here() -> Machine:
         """This machine, if it has a GPU."""
         if not _driver():
-            raise click.UsageError(_NO_GPU)
+            raise Refused(_NO_GPU)
         try:
             import torch
             import triton
         except ImportError as missing:
-            raise click.UsageError(f"this needs {missing.name}: pip install {missing.name}") from None
+            raise Refused(f"this needs {missing.name}: pip install {missing.name}") from None
         if not torch.cuda.is_available():
-            raise click.UsageError(_NO_GPU)
+            raise Refused(_NO_GPU)
         return Machine(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
 
 

@@ -21,12 +21,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import click
-
 from ..language.spec import Spec
 from ..plan import plan, tiles
 from ..plan.tiles import Limit, Row, Tile
 from ..render import emit
+from ..source.messages import Refused
 from . import bench, cases, compile, results, targets
 from .calls import Sizes
 from .cases import Case, Cases
@@ -139,7 +138,7 @@ class Search:
         import torch
 
         if torch.version.hip is not None:
-            raise click.UsageError("tune knows NVIDIA's GPUs only, so far")
+            raise Refused("tune knows NVIDIA's GPUs only, so far")
         return "sm_{}{}".format(*torch.cuda.get_device_capability())
 
     def places(self, target: str) -> tuple[Place, ...]:

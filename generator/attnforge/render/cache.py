@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import numbers
 import os
 import sys
 import threading
@@ -101,9 +102,28 @@ def _written(spec: Mapping[str, object]) -> str:
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
             return dict(value)
-        raise TypeError(f"spec: expected texts, numbers, truth values, lists and mappings, got {type(value).__name__}")
+        # numbers of other libraries
+        kind = "int" if isinstance(value, numbers.Integral) else "float" if isinstance(value, numbers.Real) else ""
+        told = type(value).__name__ + (f" at {place}" if (place := _place(spec, value)) else "")
+        hint = f"; write {kind}(...)" if kind else ""
+        raise TypeError(f"spec: expected texts, numbers, truth values, lists and mappings, got {told}{hint}")
 
     return json.dumps(dict(spec), indent=2, ensure_ascii=False, default=plain) + "\n"
+
+
+def _place(inside: object, wanted: object) -> str:
+    """The place of an object inside mappings and lists, such as mask[0].tree.depth; "" if it is not there."""
+    found: list[tuple[str, object]] = []
+    if isinstance(inside, Mapping):
+        found = [(f".{key}", value) for key, value in inside.items()]
+    elif isinstance(inside, list | tuple):
+        found = [(f"[{i}]", value) for i, value in enumerate(inside)]
+    for step, value in found:
+        if value is wanted:
+            return step.removeprefix(".")
+        if rest := _place(value, wanted):
+            return f"{step}{'' if rest.startswith('[') else '.'}{rest}".removeprefix(".")
+    return ""
 
 
 def _key(spec: Spec) -> str:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 import click
+
+
+class Refused(click.UsageError):
+    """An error about files, libraries or devices, which is printed without the usage of the command."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Prints the message alone."""
+        click.ClickException.show(self, file)
 
 
 def say(message: click.ClickException | str) -> None:

@@ -429,6 +429,12 @@ def test_dtypes(variant: str, reference: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("variant", ["causal"])
+def test_devices_without_autocast(variant: str, reference: Callable[..., Any]) -> None:
+    out, lse = reference(*(x.detach().bfloat16().to("meta") for x in operands(5, 7)), return_lse=True)
+    assert (out.device.type, out.shape[:2], out.dtype, lse.dtype) == ("meta", (2, 5), torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("variant", ["causal"])
 def test_autocast_rounds_what_is_multiplied_as_it_does_for_kernels(variant: str, reference: Callable[..., Any]) -> None:
     q, k, v = (x.detach() for x in operands(7, 7))
     rounded = reference(*(x.bfloat16() for x in (q, k, v)), return_lse=True)

@@ -177,6 +177,16 @@ def test_append_wants_places_in_the_cache(variant: Callable[[str], ModuleType], 
     assert cache[0].flatten(0, 1)[11].equal(rows[0, 1])
 
 
+def test_of_many_places_outside_the_cache_some_are_told(variant: Callable[[str], ModuleType]) -> None:
+    rows, cache, slots = torch.randn(2, 3000, 2, 16), torch.zeros(2, 4, 3, 2, 16), torch.arange(9, 3009)
+    told = r"got \[12, 13, 14, 15, 16, 17, 18, 19\] and 2989 more$"
+    with pytest.raises(ValueError, match=rf"^slot_mapping: expected places from 0 to 11, or -1, {told}"):
+        variant("plain_checked").decode.append(*rows, *cache, slots)
+    slots[5:] = -1
+    with pytest.raises(ValueError, match=r"or -1, got \[12, 13\]$"):
+        variant("plain_checked").decode.append(*rows, *cache, slots)
+
+
 @pytest.mark.parametrize("name", ["k_new", "v_new", "k_cache", "v_cache", "k_scale"])
 def test_append_has_no_gradients(variant: Callable[[str], ModuleType], name: str) -> None:
     decoding = variant("plain_checked").decode

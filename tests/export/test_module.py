@@ -428,7 +428,7 @@ def test_rows_with_other_columns_are_refused(package: Callable[..., ModuleType])
 @pytest.mark.parametrize(
     ("longest", "error", "told"),
     [
-        (None, TypeError, "an int, got NoneType"),
+        (None, TypeError, "an int, got NoneType; required: the longest sequence's length, or more"),
         (2.5, TypeError, "an int, got float"),
         (-1, ValueError, "at least 0, got -1"),
     ],

@@ -225,6 +225,71 @@ def test_numbers_that_are_refused(
     assert len(str(found.value)) < 200
 
 
+HALVES = "a pair has one column: of two equal halves pass"
+MASK = "of a mask with padding on the right pass mask.sum(1).int()"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("rope", lambda x: {"cos": x["cos"].repeat(1, 2)}, f"{HALVES} cos[:, :8], of doubled columns cos[:, ::2]"),
+        (
+            "rope",
+            lambda x: {"sin": x["sin"].repeat(1, 2)[None]},
+            f"{HALVES} sin[0, :, :8], of doubled columns sin[0, :, ::2]",
+        ),
+        ("rope", lambda x: {"cos": x["cos"][None]}, "pass cos[0]"),
+        ("rope", lambda x: {"cos": x["cos"][None, None]}, "pass cos[0, 0]"),
+        ("rope", lambda x: {"cos": x["cos"][:, :5]}, None),
+        ("rope", lambda x: {"cos": x["cos"].double()}, "pass cos.float()"),
+        ("rope", lambda x: {"q": x["q"].double()}, "`reference` takes float64"),
+        ("rope", lambda x: {"positions": torch.zeros(1, 12)}, None),
+        ("rope", lambda x: {"positions": torch.zeros(1, 12, dtype=torch.uint8)}, "pass positions.int()"),
+        ("rope", lambda x: {"k_lens": torch.ones(1).long()}, "pass k_lens.int()"),
+        ("rope", lambda x: {"k_starts": torch.ones(1, 12).bool()}, None),
+        *(
+            ("rope", lambda x, mask=mask: {"k_lens": mask}, MASK)
+            for mask in (torch.ones(1, 12).bool(), torch.ones(1, 12).long(), torch.ones(1, 12).int())
+        ),
+        ("packed", lambda x: {"cu_seqlens": x["cu_seqlens"].long()}, "pass cu_seqlens.int()"),
+        ("packed", lambda x: {"max_seqlen": None}, "required: the longest sequence's length, or more"),
+        ("dropout", lambda x: {"seed": None}, "required if dropout_p is above 0"),
+        ("dropout", lambda x: {"dropout_p": None}, None),
+    ],
+)
+def test_messages_say_what_to_pass_instead(
+    name: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    told: str | None,
+    package: Callable[[str], ModuleType],
+) -> None:
+    given = arguments(name)
+    wrong = {key: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for key, x in change(given).items()}
+    with pytest.raises((TypeError, ValueError), match=f"^{next(iter(wrong))}: expected .*, got ") as found:
+        package(name).attention(**given | wrong)
+    assert str(found.value).partition("; ")[2] == (told or "")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_heads_before_tokens_are_recognised(packed: bool, package: Callable[[str], ModuleType]) -> None:
+    attention, told = package("packed" if packed else "inputs").attention, "of tensors with heads before tokens pass "
+    x = operands(packed)
+    if packed:
+        given, swap = cuts(0, 12), "x.transpose(0, 1)"
+    else:
+        given, swap = more("inputs"), "x.transpose(1, 2)"
+        wanted = rf"^reach: expected shape \(12,\), got \(2,\); {told}{re.escape(swap)}$"
+        with pytest.raises(ValueError, match=wanted):
+            attention(**{name: t.transpose(1, 2) for name, t in x.items()}, **given)
+        with pytest.raises(ValueError, match=r"^reach: expected shape \(2,\), got \(3,\)$"):
+            attention(**x, **given | {"reach": torch.ones(3, device=DEVICE)})
+    turned = {name: t.transpose(-3, -2) for name, t in x.items() if name != "q"}
+    with pytest.raises(ValueError, match=rf"^k: expected a number of heads .* q's 2, got 12; {told}{re.escape(swap)}$"):
+        attention(x["q"], **turned, **given)
+    with pytest.raises(ValueError, match=r"^k: expected a number of heads that divides q's 2, got 3$"):
+        attention(x["q"], *(x[name].repeat_interleave(2, -2)[..., :3, :] for name in "kv"), **given)
+
+
 def test_numbers_that_divide_are_not_0(package: Callable[[str], ModuleType]) -> None:
     divided = package("divided")
     with pytest.raises(ValueError, match=r"^step: expected a number to divide by, got 0$"):

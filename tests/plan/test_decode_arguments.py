@@ -185,6 +185,30 @@ def test_of_many_places_outside_the_cache_some_are_told(variant: Callable[[str],
     slots[5:] = -1
     with pytest.raises(ValueError, match=r"or -1, got \[12, 13\]$"):
         variant("plain_checked").decode.append(*rows, *cache, slots)
+    with pytest.raises(TypeError, match=r"^slot_mapping: expected int64, got int32; pass slot_mapping.long\(\)$"):
+        variant("plain_checked").decode.append(*rows, *cache, slots.int())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"k_cache": K.transpose(1, 2), "v_cache": V.transpose(1, 2)},
+            "of tensors with heads before tokens pass x.transpose(1, 2)",
+        ),
+        ({"seq_lens": LENGTHS.long()}, "pass seq_lens.int()"),
+        ({"seq_lens": torch.ones(2, 40)}, "of a mask with padding on the right pass mask.sum(1).int()"),
+        ({"seq_lens": torch.ones(2, 40).int()}, "of a mask with padding on the right pass mask.sum(1).int()"),
+        ({"workspace": torch.ones(2**16).double()}, ""),
+        ({"out": torch.ones(2, 3, 4, 16).double()}, ""),
+    ],
+)
+def test_messages_say_what_to_pass_instead(variant: Callable[[str], ModuleType], given: Values, told: str) -> None:
+    """No other memory takes the place of that which is written to."""
+    call = {"q": Q, "k_cache": K, "v_cache": V, "seq_lens": LENGTHS}
+    with pytest.raises((TypeError, ValueError), match=f"^{next(iter(given))}: expected ") as found:
+        variant("plain_checked").decode.attend_with_cache(**call | given)
+    assert str(found.value).partition("; ")[2] == told
 
 
 @pytest.mark.parametrize("name", ["k_new", "v_new", "k_cache", "v_cache", "k_scale"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..expressions.inputs import Input
@@ -55,7 +55,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         (*LOADED_WORDS, "/", "|"),
         f"packed_{spec.layers.seen}" if spec.packed else spec.layers.seen,
         _rows(spec),
-        tuple(_checks(spec)),
+        tuple(_checks(spec, passed)),
         passed,
         any("_keyword" in text for _, text in passed),
         spec.layers.moves,
@@ -89,27 +89,35 @@ def _rows(spec: Spec) -> str:
     return f"_rows(attention_mask{', query, key, is_causal' if spec.layers.seen == 'prefix' else ''})"
 
 
-def _checks(spec: Spec) -> Iterator[Check]:
+def _checks(spec: Spec, passed: Iterable[tuple[str, str]]) -> Iterator[Check]:
     said = spec.layers
+    # `sinks` has a check of its own, as layers may pass it
+    given = [name for name, text in passed if "kwargs" not in text and name != "sinks"]
+    if given:
+        named = ", ".join(f"{name} (their sliding_window)" if name == said.window else name for name in given)
+        told = f"layers themselves give {named}: leave that out of the model's keywords"
+        yield Check(" or ".join(f'"{name}" in kwargs' for name in given), told)
     if said.seen == "causal":
         yield Check("not is_causal", "expected a causal layer, as the spec hides later keys; this one is not")
     if said.seen == "all":
         yield Check("is_causal", "expected a layer that is not causal, as the spec shows later keys; this one is")
     if said.window is None:
-        yield Check("sliding_window is not None", "the layer has a window of {sliding_window} keys, the spec none")
+        told = "the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        yield Check("sliding_window is not None", told)
     elif said.seen != "causal":
         yield Check("sliding_window is not None and not is_causal", "the layer's window looks to both sides")
     if isinstance(said.window, int):
         told = f"the spec has a window of {said.window} keys, the layer one of {{sliding_window}}"
-        yield Check(f"sliding_window != {said.window}", told)
+        yield Check(f"sliding_window != {said.window}", f"{told}; size: runtime takes any")
     if said.cap is None:
         yield Check("softcap is not None", "the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     else:
-        yield Check(f"softcap != {said.cap}", f"the spec caps scores at {said.cap}, the layer at {{softcap}}")
+        told = f"the spec caps scores at {said.cap}, the layer at {{softcap}}: it needs the same"
+        yield Check(f"softcap != {said.cap}", told)
     if not spec.sink:
         yield Check("s_aux is not None", "the layer has sinks, the spec none: it needs sink: true")
     if said.bias:
-        yield Check("position_bias is None", "the spec adds a bias, the layer has none")
+        yield Check("position_bias is None", "the spec adds a bias, the layer has none: leave the term bias out")
     elif _table(spec):
         told = (
             "the spec reads a table, the layer has no bias or one of all pairs: `patch(model)` has layers give theirs"
@@ -122,7 +130,8 @@ def _checks(spec: Spec) -> Iterator[Check]:
     else:
         yield Check("position_bias is not None", "the layer adds a bias, the spec none: it needs the term bias")
     if not spec.dropout:
-        yield Check("dropout", "the layer drops a share {dropout} of the weights, the spec none")
+        told = "the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        yield Check("dropout", told)
     yield Check('kwargs.get("output_attentions")', "weights are never in memory: output_attentions needs eager")
     yield Check('kwargs.get("cache") is not None', "pages of continuous batching need another attention")
     picked = 'kwargs.get("indices") is not None or kwargs.get("block_indices") is not None'

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3c990ef2e850f23d
-#   text hash     5bcc6197feeff487
+#   content hash  8f3cdd6d4a2575ac
+#   text hash     961b99ed6492ee63
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

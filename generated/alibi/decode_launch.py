@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39743274f14b28a3
-#   text hash     090d096e19805e68
+#   content hash  8a199bf9095fb4b0
+#   text hash     53d576956988e334
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b3452cbb69244cda
-#   text hash     807e12e77db92ad9
+#   content hash  1fa8a126823bf587
+#   text hash     bfef0dae752df730
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

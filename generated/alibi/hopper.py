@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3cee913b7f9415a7
-#   text hash     aaa7ee24f945cf22
+#   content hash  d957f9112c88c2b9
+#   text hash     d304f7cee98ae5df
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8bec0deeca2a8102
-#   text hash     7bcc5dd77bafc441
+#   content hash  477409550c2df4ad
+#   text hash     a72a8d2354900147
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

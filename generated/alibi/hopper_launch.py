@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1335e1b85d59f5eb
-#   text hash     ff5897146c1f7c69
+#   content hash  777cbb35d5ce963e
+#   text hash     889b2dcd18a83097
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71b426a3af09ec03
-#   text hash     d6e68a179fec3269
+#   content hash  1eb3d2f793fd306a
+#   text hash     86e1c9f9bd9541cc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  746283608912f6a0
-#   text hash     c794c6cabf60de87
+#   content hash  87410b0ba7b00c2e
+#   text hash     1588070bd3914d74
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  73b04e910c5b83fb
-#   text hash     6f5106ecd9cd60a8
+#   content hash  a7db00e470eca0c4
+#   text hash     7eaee7b4063491fd
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

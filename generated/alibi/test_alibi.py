@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  91700253d8c07b66
-#   text hash     bdaecfae89f4e0bc
+#   content hash  bf8f84226d13f4aa
+#   text hash     0ae17d0cbf1be3d3
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

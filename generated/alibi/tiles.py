@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d99bcb59654c5c96
-#   text hash     43b01e31035804d5
+#   content hash  56729dc79e0d32b2
+#   text hash     e3a8d59015ff9f9f
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cac3652a0b7520cf
-#   text hash     5b85289caede826d
+#   content hash  e24e616aa29daadc
+#   text hash     7fefb67f2d0efe97
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  54ba215ca31df50b
-#   text hash     ba38e51b76f4eca9
+#   content hash  622c87cee4dedead
+#   text hash     c4fd773235a15b21
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

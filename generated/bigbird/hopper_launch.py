@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0002e9ea81efa138
-#   text hash     95e0662aac69be95
+#   content hash  311405502749a0a4
+#   text hash     12363ce302f577f7
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  735b03e708cf6c32
-#   text hash     5e98d4da2428adc2
+#   content hash  23868680f4462052
+#   text hash     b02a010c060d1b3b
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

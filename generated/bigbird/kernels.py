@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2d167ce6d25078a6
-#   text hash     7ce4ae353823e18a
+#   content hash  53cd799d6976ee5e
+#   text hash     2100adca122e6900
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4958fa1d547928db
-#   text hash     f6b693e64278d184
+#   content hash  8cb8e53da1f630d3
+#   text hash     b9a16db9e7729ee8
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d42fb147c65ab514
-#   text hash     98d731a6fd710626
+#   content hash  7a39981c8205d96f
+#   text hash     42075ddd925e9fd2
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -36,10 +36,12 @@ def reference(
 def _reference(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_lse):
     """The body of `reference`; from here on, names from the spec begin with `in_`, as in the kernels."""
     _check(q, k, v)
-    if torch.is_autocast_enabled(q.device.type):
-        rounded = torch.get_autocast_dtype(q.device.type)
+    # not all devices have an autocast of their own
+    device_type = q.device.type if torch.amp.is_autocast_available(q.device.type) else "cpu"
+    if torch.is_autocast_enabled(device_type):
+        rounded = torch.get_autocast_dtype(device_type)
         q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
-    with torch.autocast(q.device.type, enabled=False):
+    with torch.autocast(device_type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:
             scale = 1 / math.sqrt(q.shape[-1])

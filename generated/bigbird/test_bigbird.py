@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aebe49ff8f892e33
-#   text hash     26bdc944d668223a
+#   content hash  b7a42d89b6364ac6
+#   text hash     93dac32269f030ae
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7df5db8aaed6871e
-#   text hash     fa589a9b57759d0c
+#   content hash  1afd28c797d3682f
+#   text hash     fcd72c8a265880dc
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

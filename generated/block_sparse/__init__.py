@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c9e84afb32cc9bc9
-#   text hash     d7c3e273fc9736d0
+#   content hash  2dc6170250dbfc89
+#   text hash     6191af90676649f0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

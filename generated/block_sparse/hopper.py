@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fbb41bad4d67d130
-#   text hash     adac5f0250b7397f
+#   content hash  96f79d60b0cb2a3a
+#   text hash     64bced48d61c05a7
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

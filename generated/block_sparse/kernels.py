@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de744d99289acabf
-#   text hash     6123619035e73883
+#   content hash  66cf9beebd0a7b1e
+#   text hash     69ebb396f95c1d61
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

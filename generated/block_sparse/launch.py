@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dabcd206fffebe4e
-#   text hash     9799cce294ed212d
+#   content hash  c89bf63e66fb85bf
+#   text hash     a298bb5dd4f4c423
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

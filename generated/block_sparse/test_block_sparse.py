@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e033a83ec5880ef7
-#   text hash     b4ac0bd74b71c9a3
+#   content hash  d0153b920f5ff84f
+#   text hash     c25aed35034ebd9b
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

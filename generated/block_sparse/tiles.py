@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1759e91bb36977f0
-#   text hash     f8b85e79d7b7ee11
+#   content hash  144e6efbdc2ea8e2
+#   text hash     b1b93845049e9a10
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6cdabddaece2009
-#   text hash     c9f124303d5c37e7
+#   content hash  5707842df8e56c51
+#   text hash     4830b3f317254803
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  06e7ce8c0f64fd12
-#   text hash     399e99407f3840f9
+#   content hash  59a47f501c8ba2b9
+#   text hash     1a7a59665c1cb6a2
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  881e27adc82a325a
-#   text hash     e64b36d1e8080f6e
+#   content hash  8957acbb5b71f2ef
+#   text hash     73dabf272f499d58
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

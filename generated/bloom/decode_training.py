@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ac1cb67b970666d
-#   text hash     cdc5f896ceebf972
+#   content hash  790b7ebff5e8cb4c
+#   text hash     feabb3f14b9e9116
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8dc0f8751e34c957
-#   text hash     211263f195d38faf
+#   content hash  ca61d3e505f08c44
+#   text hash     b0a231eacb77bcaa
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a67fd8e26e7f5ae9
-#   text hash     f585c5628dd33005
+#   content hash  4c03d0aad1ec7bc2
+#   text hash     ec30eb19c0319403
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

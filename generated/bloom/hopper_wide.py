@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c17fd8018a7e89ef
-#   text hash     1b774a3a9b310af9
+#   content hash  d84355a329a320ba
+#   text hash     d061b19c857e1815
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

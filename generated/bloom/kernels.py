@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d2f09428bcd2809
-#   text hash     89af420541164724
+#   content hash  fb8a6bd5de4e663f
+#   text hash     ef069406e9b0b671
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  31cf8de90c87e3b4
-#   text hash     d703b9fad7a3c5d7
+#   content hash  c4851c0663e4ca9f
+#   text hash     fde13a7a4f7f090a
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f2f98e1b3846936d
-#   text hash     efb184dd30405a97
+#   content hash  ed682064b0c32f1a
+#   text hash     4cfc1da19ae311bf
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

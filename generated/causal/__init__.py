@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4c10a9c77f64ffee
-#   text hash     f8662e605d1e4f4f
+#   content hash  2793c70808193fbd
+#   text hash     a67c167f44f09c96
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  f85834d6e2865c62
-#   text hash     20cc487c8bb5ecdf
+#   content hash  464d4658811823d9
+#   text hash     e4bee39fa5b5c392
 #   render with   attnforge render SPEC
 """Checks of arguments: each error names the argument, what was expected and what was given.
 
@@ -63,7 +63,7 @@ def check_float(name, x):
         raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
     _check_strided(name, x)
     if x.dtype not in FLOATS:
-        raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {plain(x.dtype)}")
+        raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {plain(x.dtype)}{_if_double(name, x)}")
 
 
 def check_head_size(name, x, most):
@@ -84,9 +84,11 @@ def check_heads(name, keys, queries, grouped):
     if keys[-1] != queries[-1]:
         raise ValueError(f"{name}: expected a head size of {queries[-1]} as q has, got {keys[-1]}")
     if grouped and (keys[-2] == 0 or queries[-2] % keys[-2]):
-        raise ValueError(f"{name}: expected a number of heads that divides q's {queries[-2]}, got {keys[-2]}")
+        hint = _if_heads_lead(keys, queries)
+        raise ValueError(f"{name}: expected a number of heads that divides q's {queries[-2]}, got {keys[-2]}{hint}")
     if not grouped and keys[-2] != queries[-2]:
-        raise ValueError(f"{name}: expected {queries[-2]} heads as q has, got {keys[-2]}")
+        hint = _if_heads_lead(keys, queries)
+        raise ValueError(f"{name}: expected {queries[-2]} heads as q has, got {keys[-2]}{hint}")
 
 
 def interpreted():
@@ -112,7 +114,8 @@ def check_kind(name, x, like, dtypes, other="q"):
         raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
     _check_strided(name, x)
     if x.dtype not in dtypes:
-        raise TypeError(f"{name}: expected {' or '.join(map(plain, dtypes))}, got {plain(x.dtype)}")
+        wanted = " or ".join(map(plain, dtypes))
+        raise TypeError(f"{name}: expected {wanted}, got {plain(x.dtype)}{_retyped(name, x, dtypes)}")
     _check_device(name, x, like, other)
 
 
@@ -127,7 +130,8 @@ def check_tensor(name, x, like, dtypes, shape, full_axes=(), longer=(), other="q
     for i, (size, n) in enumerate(zip(sizes, shape)):
         fits = fits and (size == n or (size == 1 and i not in full_axes) or (size > n and i in longer))
     if not fits:
-        raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}")
+        hint = _if_turned(like.shape, sizes, shape)
+        raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}{hint}")
 
 
 def check_angles(cos, sin, like, dims=None, other="q"):
@@ -141,7 +145,8 @@ def check_angles(cos, sin, like, dims=None, other="q"):
     for name, x in (("cos", cos), ("sin", sin)):
         check_kind(name, x, like, FLOATS, other)
         if x.dim() != 2 or x.shape[0] == 0 or x.shape[1] != columns:
-            raise ValueError(f"{name}: expected shape (positions, {columns}), got {tuple(x.shape)}")
+            hint = _as_table(name, x, columns)
+            raise ValueError(f"{name}: expected shape (positions, {columns}), got {tuple(x.shape)}{hint}")
     if sin.shape != cos.shape:
         raise ValueError(f"sin: expected the shape of cos, {tuple(cos.shape)}, got {tuple(sin.shape)}")
 
@@ -217,6 +222,63 @@ def plain(kind):
     return str(kind).removeprefix("torch.")
 
 
+LENGTHS = ("k_lens", "seq_lens")
+# why numbers that other calls leave out are needed
+_LONGEST = "; required: the longest sequence's length, or more"
+REQUIRED = {"max_seqlen": _LONGEST, "max_seqlen_q": _LONGEST, "max_seqlen_k": _LONGEST}
+REQUIRED["seed"] = "; required if dropout_p is above 0"
+
+
+def _if_heads_lead(keys, queries):
+    """What to do if heads come before tokens, in case the shapes of keys and queries look as if they did."""
+    heads, tokens = keys[-3], keys[-2]
+    return _swapped(keys) if 0 < heads < tokens and 0 in (queries[-2] % heads, queries[-3] % heads) else ""
+
+
+def _if_turned(like, sizes, shape):
+    """The same in case the sizes of another tensor are those that it would then have, in place of `shape`."""
+    if len(like) < 3:
+        return ""
+    tokens, heads = like[-3:-1]
+    return _swapped(like) if list(sizes) == [{tokens: heads, heads: tokens}.get(n, n) for n in shape] else ""
+
+
+def _swapped(shape):
+    return f"; of tensors with heads before tokens pass x.transpose({len(shape) - 3}, {len(shape) - 2})"
+
+
+def _if_double(name, x):
+    return "; `reference` takes float64" if x.dtype == torch.float64 and name in ("q", "k", "v") else ""
+
+
+def _retyped(name, x, dtypes):
+    """What to pass in place of x, in case one of some dtypes can hold its values; "" for memory that is written to."""
+    methods = {torch.int32: "int", torch.int64: "long", torch.bool: "bool"}
+    method = ""
+    if x.dtype in (*INTEGERS, torch.uint8):
+        method = next((methods[dtype] for dtype in dtypes if dtype in methods), "")
+    elif x.dtype == torch.float64 and dtypes == FLOATS:
+        method = "float"
+    return of_mask(name, x) or (method and f"; pass {name}.{method}()")
+
+
+def of_mask(name, x):
+    """What to pass in place of a mask of keys x where lengths are expected; "" in place of anything else."""
+    return "; of a mask with padding on the right pass mask.sum(1).int()" if name in LENGTHS and x.dim() == 2 else ""
+
+
+def _as_table(name, x, columns):
+    """What to pass in place of angles x with leading axes of size 1, or with a column for each component of a pair."""
+    rank = x.dim() - 2
+    if rank < 0 or any(n != 1 for n in x.shape[:rank]) or x.shape[-1] not in (columns, 2 * columns):
+        return ""
+    lead = "0, " * rank
+    if x.shape[-1] == columns:
+        return f"; pass {name}[{lead[:-2]}]" if rank else ""
+    told = f"; a pair has one column: of two equal halves pass {name}[{lead}:, :{columns}]"
+    return f"{told}, of doubled columns {name}[{lead}:, ::2]"
+
+
 def check_places(q, k_lens, k_starts, q_start):
     """Check what says which rows of each batch entry count; returns `q_start`, as an int if it is a number."""
     _check_numbers("k_lens", k_lens, q, (torch.int32,))
@@ -233,7 +295,7 @@ def _check_numbers(name, x, like, dtypes):
         return
     check_kind(name, x, like, dtypes)
     if x.dim() != 1 or x.shape[0] not in (1, like.shape[0]):
-        raise ValueError(f"{name}: expected shape {(like.shape[0],)}, got {tuple(x.shape)}")
+        raise ValueError(f"{name}: expected shape {(like.shape[0],)}, got {tuple(x.shape)}{of_mask(name, x)}")
 
 
 def as_int(name, x, minimum=None, maximum=None, divides=False):
@@ -285,4 +347,5 @@ def _converted(name, x, kind, convert):
             pass
         except OverflowError:
             return math.inf
-    raise TypeError(f"{name}: expected {'an' if kind == 'int' else 'a'} {kind}, got {type(x).__name__}")
+    hint = REQUIRED.get(name, "") if x is None else ""
+    raise TypeError(f"{name}: expected {'an' if kind == 'int' else 'a'} {kind}, got {type(x).__name__}{hint}")

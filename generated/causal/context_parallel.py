@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c43c1a282953354
-#   text hash     a02ac1031dc9462c
+#   content hash  e53688fd84f75ccf
+#   text hash     b043af098649bffe
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

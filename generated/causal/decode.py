@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5c4be6dcc88075ec
-#   text hash     30675e62aa2d993e
+#   content hash  237895d4f7c1eb78
+#   text hash     2016a97699dce1d6
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a2a5302a22772bff
-#   text hash     9fcbffe30964e85e
+#   content hash  1995db73f5ca7335
+#   text hash     c6cc655620333fb1
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

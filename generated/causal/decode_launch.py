@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  97a26922f2ceab12
-#   text hash     a0c5d8bf8f0b1c90
+#   content hash  67504436ae4d5cd3
+#   text hash     08ba7eef8a5cff59
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

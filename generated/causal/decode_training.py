@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c5b599bf3ed5612a
-#   text hash     0b50ac147ec4a9cc
+#   content hash  574db0e7ced6e2a2
+#   text hash     aff6351a8cdfb673
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

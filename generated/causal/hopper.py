@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  77f9ccc4068d69b4
-#   text hash     14ca7d214d4df972
+#   content hash  b12970934be5e48d
+#   text hash     273f3f03b7e5de48
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

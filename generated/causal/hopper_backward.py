@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b608b3aa5bfac93f
-#   text hash     680aa9b22002a340
+#   content hash  63745206d5df25db
+#   text hash     755e02c4d3fb4f97
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7eddc8068256c478
-#   text hash     e4b5629d4262af02
+#   content hash  4fa80366d7ce6b13
+#   text hash     c36692ebd511aed9
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

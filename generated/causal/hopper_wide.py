@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11b92c215ee35acf
-#   text hash     843b7e05d0c22bdc
+#   content hash  31f64e5c52dac7e4
+#   text hash     39708fb85af3180e
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

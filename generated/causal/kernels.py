@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eff766635744c6af
-#   text hash     a85ffeabd81e86bc
+#   content hash  5dce169d14d9bf0d
+#   text hash     85defed51a0a556e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2b7ef326ac37e4f
-#   text hash     f09b78e7101d514d
+#   content hash  aaa047c54cdae894
+#   text hash     f4d32df0e37581db
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  124a38e8884ffda1
-#   text hash     6e8fd821387d0608
+#   content hash  5e476df1bdaa0a4b
+#   text hash     85057426e372d5ae
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

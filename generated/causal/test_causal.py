@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7ba7dcfb166b44f9
-#   text hash     dad1fafd59b3472a
+#   content hash  ff8f0c7b94950a47
+#   text hash     0e60244bfffc2ae1
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

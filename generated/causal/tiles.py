@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  43eb8e178ee2e2c3
-#   text hash     e2dd75314c906eb2
+#   content hash  d463f743514b3b9a
+#   text hash     ad99149e2a95032a
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

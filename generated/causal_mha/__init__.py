@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  10f3937c2ce967f2
-#   text hash     8b887a69e8584d81
+#   content hash  06403cf1ad0c57e4
+#   text hash     245f432a14537a75
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

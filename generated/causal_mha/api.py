@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  07f46979268d07fa
-#   text hash     d4bd41609b011ce8
+#   content hash  2d39bd7071032003
+#   text hash     aadb35251d3a76a9
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dc9e2bb5ef848fc
-#   text hash     a19ff213111d2903
+#   content hash  9b640e047d961806
+#   text hash     f663cfd1d3898dde
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

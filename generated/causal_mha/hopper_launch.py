@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a2893279620553a0
-#   text hash     c7c65bbb274c90ef
+#   content hash  56e76d4fe1571be9
+#   text hash     4129c4fbcf86d5e3
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

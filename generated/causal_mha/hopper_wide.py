@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  65c9438efa3db0bc
-#   text hash     5c306c03abb63963
+#   content hash  221683089c6f3186
+#   text hash     4e9b62ba47984440
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

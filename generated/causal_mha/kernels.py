@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eaa46d87571ffdd3
-#   text hash     f2a3a549bb9ca874
+#   content hash  7aeb31b1924f4c42
+#   text hash     3a7c763ff4be90d7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  84331d107c5eb60d
-#   text hash     21c8691c8e08981c
+#   content hash  2f234abca180ca6e
+#   text hash     dcbdeddbc118f7eb
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf172a9c45383f53
-#   text hash     d4b218b1fac613b8
+#   content hash  1d60f84b338733ec
+#   text hash     cc4baf53bc00572b
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  08a7ff1b54f1e949
-#   text hash     ab582edfe48144f7
+#   content hash  e063f83f2f2229f6
+#   text hash     95aa52c8a2788253
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -65,7 +65,9 @@ def attend(
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window is not None:
-        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:
@@ -73,7 +75,9 @@ def attend(
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

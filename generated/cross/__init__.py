@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3c60240e2cb6e175
-#   text hash     075a81460e572e18
+#   content hash  1543d774cfcd0378
+#   text hash     fdfe078516777772
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

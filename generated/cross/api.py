@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  605491d58bbb4b17
-#   text hash     d12e9bc90a7fa385
+#   content hash  f37c8f1121903091
+#   text hash     f65a707a94db3734
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92379569ae10f1a3
-#   text hash     064441b7895cf47f
+#   content hash  8a598f40408a3c99
+#   text hash     71987415119e18dd
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

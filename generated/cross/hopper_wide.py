@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24739523c18c8d74
-#   text hash     8a91e8f311d6c9f8
+#   content hash  a59e3772130fa492
+#   text hash     0bd7ae210ec5bef9
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2ceb938f11ff4e30
-#   text hash     c0a1d342e432e18d
+#   content hash  abdc63b03934c669
+#   text hash     c63303b9601a5733
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be5329aa0a08b152
-#   text hash     f44cafd0e4616247
+#   content hash  4caf0eb4962ef66e
+#   text hash     8bb8dc28a804356f
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8f321a993246a8c0
-#   text hash     de6bd307dad0f9a2
+#   content hash  3cef62c327a471af
+#   text hash     62693467db8467e9
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a984aa3469f700b
-#   text hash     39c34b9ab615421e
+#   content hash  0a6e4ae414c2869e
+#   text hash     c5d9d7571ef4faba
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -62,7 +62,9 @@ def attend(
     if is_causal:
         raise ValueError(f"{SPEC}: expected a layer that is not causal, as the spec shows later keys; this one is")
     if sliding_window is not None:
-        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:
@@ -70,7 +72,9 @@ def attend(
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

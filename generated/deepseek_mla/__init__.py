@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a387aed9b98919f4
-#   text hash     3744046d9bd95da8
+#   content hash  c17e0930e8bb4294
+#   text hash     c574cf1ca58088b1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

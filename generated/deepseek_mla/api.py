@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  94d906b05ea244a5
-#   text hash     7da5e09032b93b0b
+#   content hash  338193035f51b3d0
+#   text hash     92373f1b89f9479f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

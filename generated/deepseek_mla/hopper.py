@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f0c4de3343fe77f5
-#   text hash     766a469dc6baafcc
+#   content hash  80807ea7bb3cf775
+#   text hash     54428ecc82dd69c1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dfe101299e61699b
-#   text hash     76ac07f8e3ec4416
+#   content hash  54850ba3c7ad2a1a
+#   text hash     f733a61914bd3255
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

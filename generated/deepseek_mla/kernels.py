@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4b78ed9c025e6c82
-#   text hash     98c373d9bd301609
+#   content hash  d375aefcb04be200
+#   text hash     aa53e66198607cdc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

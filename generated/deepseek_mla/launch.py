@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  342ac4c1b16e5be9
-#   text hash     b815bec8493b4c7f
+#   content hash  cd7f91eea3b2391f
+#   text hash     042df9df7c1551d7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7d724dbe08ffa60b
-#   text hash     e519b1f5e36cfb51
+#   content hash  668b896199fb5937
+#   text hash     4fc287676804fd4a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

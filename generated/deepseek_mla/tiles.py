@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a9979bc909389ffd
-#   text hash     5b7b6a65912b744d
+#   content hash  f60e7f23bfa68741
+#   text hash     2133a34dab54e726
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b1984afe6503c39a
-#   text hash     0eb21268d8f6d489
+#   content hash  d16695da5dcafa69
+#   text hash     b9ecfa1b2d1226d3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

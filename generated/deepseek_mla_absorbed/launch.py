@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  215d40d243a427f1
-#   text hash     77c61deaabd27ea4
+#   content hash  a94a7154fe5aa8c0
+#   text hash     76da9e2d35c52db0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

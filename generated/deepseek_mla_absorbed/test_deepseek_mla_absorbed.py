@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eab7fb40ece172cc
-#   text hash     fedbb8804c4a6ae7
+#   content hash  a4eab6b1b14e17a2
+#   text hash     0dc40871913cfccd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  16d40d7559f22571
-#   text hash     5a5c2e98363d9d51
+#   content hash  41818aa4f3dc78bc
+#   text hash     7bf7c138b013adfa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

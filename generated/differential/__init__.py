@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  508ecae359459e2e
-#   text hash     fe7a74b1f7fe1bc7
+#   content hash  bc76fa1751c142de
+#   text hash     02c96e21379b34c6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

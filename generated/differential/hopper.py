@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  245fda35c589918e
-#   text hash     44ddaf70ee31d467
+#   content hash  55bc08bffef7b408
+#   text hash     df5ea6f014924b07
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  73bbad1439fc6671
-#   text hash     42f024b06726d088
+#   content hash  ff17991e51c80f30
+#   text hash     3a2fd0ab63bbb151
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

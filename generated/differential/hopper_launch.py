@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b58c81215c8281a3
-#   text hash     c6cf83da1c7738da
+#   content hash  0a4fa920c450dc68
+#   text hash     3d4189b57734c3b5
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

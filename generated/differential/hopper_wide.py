@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1f3a87ff42856c1d
-#   text hash     d391b1819fc8b538
+#   content hash  308790f278e65a9f
+#   text hash     ec84bef76359ba5e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

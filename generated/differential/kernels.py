@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4f52de7debc01ca
-#   text hash     30fc44ddf6a17780
+#   content hash  1976bd7ae555b43c
+#   text hash     fce9a294d3ae2d2b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

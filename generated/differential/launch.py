@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5cc191078965ec7d
-#   text hash     55425a36dfa98c94
+#   content hash  3097e27a53db859d
+#   text hash     96e711739e0d9109
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

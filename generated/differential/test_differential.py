@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fcaa0acc4bc38fda
-#   text hash     e0837d094089549d
+#   content hash  d42304aa3963eae7
+#   text hash     d74cb30e8a775b6b
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c9610c4812182613
-#   text hash     6b82bec5bddd0bfb
+#   content hash  093deae1a234f28e
+#   text hash     193626dd54b0fd6f
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ca70f2b507a83366
-#   text hash     53e41feb1509628d
+#   content hash  9150842aff6d1304
+#   text hash     9be2b472eed6d6c3
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

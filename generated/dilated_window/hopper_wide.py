@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0f71552ee2e046ac
-#   text hash     574ae2a4475a9077
+#   content hash  f721a9758fda2b7a
+#   text hash     3011674376989aee
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d1e400d96275a5e9
-#   text hash     0718164c935e1aa2
+#   content hash  ed74d12870781c8d
+#   text hash     10244ccc59a74c19
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d8d8ae1750b4b94
-#   text hash     6c3dad7fbc9c2e9d
+#   content hash  9d119519fced10eb
+#   text hash     2fe37718d5bcbf2f
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8ec40d8da0b9170d
-#   text hash     fc75b937cebfa431
+#   content hash  3c363a8f516f1d99
+#   text hash     796ecae71f985c38
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  498c53fec69413d0
-#   text hash     482fcfe7b232cfab
+#   content hash  64b3e761a90e8549
+#   text hash     f6392b57af2bb607
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e937ade9c37cd7e6
-#   text hash     cf2d254094130ee8
+#   content hash  8d331b7ce3d6b8ee
+#   text hash     7257fa9ba25a97b7
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

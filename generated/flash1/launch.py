@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ce33b35c4dc9e6fe
-#   text hash     b6c4eccf114747db
+#   content hash  e0420a1f5d6169ff
+#   text hash     61ca594efadd31af
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e735adc87c785467
-#   text hash     374dfc51f7b5c84f
+#   content hash  0ea635d480cc79be
+#   text hash     6a6724032998163d
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cc577aff47176ed6
-#   text hash     539098355205a325
+#   content hash  2e157a5e542f7ef0
+#   text hash     78473b2211abe926
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f1d7297cb95ea5f7
-#   text hash     13f5349cd4f826ff
+#   content hash  ec472c271cc6e410
+#   text hash     1bcd433d4d825593
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

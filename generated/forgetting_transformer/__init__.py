@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2e8b7a845a6317fb
-#   text hash     47bd4e35a3710706
+#   content hash  7116e920e7436265
+#   text hash     36cd7c6b3d28efdd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

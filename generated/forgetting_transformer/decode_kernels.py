@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bda7547bd6aa3562
-#   text hash     1c54e5d3cec8f41a
+#   content hash  f19fa90f4150a5b4
+#   text hash     e5585874a4e3200b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  12fed7a6d219dacf
-#   text hash     a82b66774339cfa2
+#   content hash  026d7ba5ea762384
+#   text hash     0f1845cdc5f40b9a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  eb816f51fb3bebc9
-#   text hash     b60e22fe16ef00f0
+#   content hash  547e578f3358369d
+#   text hash     883dddf279529eb7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

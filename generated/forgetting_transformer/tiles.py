@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cf248150be68948c
-#   text hash     a1f88149566b07d8
+#   content hash  b501ba4033a04fde
+#   text hash     4801d8a58b3c8f5c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  31712788ede92974
-#   text hash     8e6725526836bfcc
+#   content hash  e382eb26a5badae0
+#   text hash     52a7237fad6cb233
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  85eb108dda704427
-#   text hash     da3def2d81aface1
+#   content hash  e6e6365d31724cc7
+#   text hash     47c7c4b437d6967b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

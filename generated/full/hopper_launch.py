@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8a3561dd5cf8f07d
-#   text hash     1d0b7c58183ed0f9
+#   content hash  01cab7adfff894f1
+#   text hash     df9774c4db2131a4
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08a80d387ac832c9
-#   text hash     44cca696e8cead7b
+#   content hash  8c42dfb521fbb708
+#   text hash     7188c5e28103207c
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e722bbce69a487a6
-#   text hash     217252c6b03fe094
+#   content hash  04919f1a5d467cca
+#   text hash     387b425dd3e2bd85
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2be734425b2a6166
-#   text hash     aabf530179655a54
+#   content hash  6ac0bf5d81d19a01
+#   text hash     90e06df0c2b9d7d8
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ba1cebe8bb258886
-#   text hash     812e55c79cad119a
+#   content hash  5aaeaf8139a81050
+#   text hash     586bc9c70001c178
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

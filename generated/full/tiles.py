@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  38fcbf1e56da34c5
-#   text hash     943599f3bfa56305
+#   content hash  fadf67b97f0abed8
+#   text hash     addb8aa9e9f731d3
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1cd017a4bcbf42ff
-#   text hash     f7b6fdea6f8bdf30
+#   content hash  52a0f8ff45689cb7
+#   text hash     61a39e728fd33bfa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  118dd3b0d4b91eda
-#   text hash     c5b47c612fb004dc
+#   content hash  fe51f78712597c05
+#   text hash     b5105fb806f05ba5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  284958c0d4472e14
-#   text hash     95483f34c34cc690
+#   content hash  6712b38a0c8f530d
+#   text hash     0d0e3a6b8d67195d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

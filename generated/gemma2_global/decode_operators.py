@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f282b5558290f088
-#   text hash     d2486a7ee195b698
+#   content hash  6ebce544eaa48c8c
+#   text hash     c03733d455bb9924
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  84f00ef52c9a78da
-#   text hash     d134ffb0fcdc2915
+#   content hash  a91dd2b84985fa00
+#   text hash     12cdd580e14b4875
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

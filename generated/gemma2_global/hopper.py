@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f0bf7def837c2cc
-#   text hash     88e7a3fe1a46db38
+#   content hash  861c3e9f3a546392
+#   text hash     04dc96da6f2cacda
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

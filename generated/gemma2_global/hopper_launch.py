@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a2bf0b3cb06ac437
-#   text hash     f5b99fc4db254bfc
+#   content hash  e054ecbb1afc795b
+#   text hash     a63c103457c2c1f7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

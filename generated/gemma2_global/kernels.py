@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a0c8be805bf8655b
-#   text hash     a62f31d6c5c14fed
+#   content hash  df56f4a96df52782
+#   text hash     071787fce3b5811d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

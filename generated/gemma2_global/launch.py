@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ed68a50a91f4e15f
-#   text hash     36cf3e82e1d93123
+#   content hash  818538c053840fee
+#   text hash     22611e86608e5f5c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

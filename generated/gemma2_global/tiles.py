@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b65a1cd4f28f113c
-#   text hash     cd7d71af4e8d13d1
+#   content hash  6ca3b76abbe2b879
+#   text hash     ffcae4b20512e0ce
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

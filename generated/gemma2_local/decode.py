@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2edc73eadc5bdf31
-#   text hash     d00a1527e535cdb3
+#   content hash  c63c63a1fbc71a4f
+#   text hash     770a7c3dc2a7e786
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  44ce179d873bff09
-#   text hash     777cc631f8159beb
+#   content hash  cd4b03b4c9b5e561
+#   text hash     378e26684236ffb4
 #   render with   attnforge render SPEC
 """Checks of the arguments of decoding calls, beyond those in arguments.py, and the shapes that kernels get.
 
@@ -178,6 +178,16 @@ def check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, read, numbers
                     raise ValueError(f"page_table: expected one of the cache's {pages} pages, {told}")
 
 
+def check_slots(slots, rows):
+    """Check that slots are rows of a cache, or -1."""
+    inside = (slots >= -1) & (slots < rows)
+    if not inside.all():
+        # of many slots, some of the wrong ones
+        wrong = (slots if inside.numel() <= 8 else slots[~inside]).tolist()
+        got = f"{wrong[:8]}{f' and {len(wrong) - 8} more' if len(wrong) > 8 else ''}"
+        raise ValueError(f"slot_mapping: expected places from 0 to {rows - 1}, or -1, got {got}")
+
+
 def parts(outs, lses):
     """Check results over parts of all keys, and their LSEs."""
     found = []
@@ -276,7 +286,10 @@ def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_
     """Check lengths and pages; return the most new tokens and the most keys of a sequence that the call allows."""
     arguments.check_kind("seq_lens", seq_lens, q, (torch.int32,))
     if seq_lens.dim() != 1 or not seq_lens.is_contiguous() or seq_lens.shape[0] >= 2**16:
-        raise ValueError(f"seq_lens: expected shape (B,), contiguous, below 65536, got shape {tuple(seq_lens.shape)}")
+        hint = arguments.of_mask("seq_lens", seq_lens)
+        raise ValueError(
+            f"seq_lens: expected shape (B,), contiguous, below 65536, got shape {tuple(seq_lens.shape)}{hint}"
+        )
     sequences, room = seq_lens.shape[0], k_cache.shape[1]
     if page_table is None:
         if k_cache.shape[0] != sequences:
@@ -350,9 +363,7 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
     _check_written("v_cache", v_cache)
     check_each("slot_mapping", slot_mapping, k_new, (torch.int64,), "k_new")
     if arguments.at_hand(slot_mapping):
-        rows = k_cache.shape[0] * k_cache.shape[1]
-        if not ((slot_mapping >= -1) & (slot_mapping < rows)).all():
-            raise ValueError(f"slot_mapping: expected places from 0 to {rows - 1}, or -1, got {slot_mapping.tolist()}")
+        check_slots(slot_mapping, k_cache.shape[0] * k_cache.shape[1])
 
 
 def check_each(name, x, rows, dtypes, other):

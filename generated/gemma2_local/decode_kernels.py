@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6006bd8e91c4d136
-#   text hash     6598517252b1dce6
+#   content hash  3471c490d88e48c1
+#   text hash     6814145b85bba883
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0db799fd4e4784d4
-#   text hash     adb67332c8e9286b
+#   content hash  c03ee7f3d08fca5a
+#   text hash     f9ed8ea26aaf4224
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

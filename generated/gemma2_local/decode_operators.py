@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6f37013887a9d72a
-#   text hash     129d6c0077ea7634
+#   content hash  20ec13081c1a15fb
+#   text hash     18bed3bd9c0e305f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  426eac7fc7a74f1b
-#   text hash     47b0f920af8553bf
+#   content hash  e2ee8915656d0e7e
+#   text hash     3b5afb9a0433becb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

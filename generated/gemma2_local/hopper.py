@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  00bfbf1908c0ea97
-#   text hash     bda974a2c76b3c87
+#   content hash  81d9fd269672b993
+#   text hash     183bf14f5cdcced9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

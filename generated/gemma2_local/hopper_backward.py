@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aa9de651809fa56d
-#   text hash     4527b2fda3400a04
+#   content hash  87fc0af7c433ab8a
+#   text hash     0c78ba035956d12a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  053d2159350faaa3
-#   text hash     7c9e313e074742a9
+#   content hash  af058f9998ff529d
+#   text hash     c6bc6c22b70660fc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

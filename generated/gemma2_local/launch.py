@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e84608362ec45827
-#   text hash     77c89a4be120b1b2
+#   content hash  bc6b6d020ff2068e
+#   text hash     c29b02fd691a0a5b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

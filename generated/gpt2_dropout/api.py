@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c53ac17de5d512dc
-#   text hash     eb268b4f37b764df
+#   content hash  628a8b9c746d452c
+#   text hash     fc8177de0e1a7cca
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

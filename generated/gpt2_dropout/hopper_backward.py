@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  872a6f61d77300c2
-#   text hash     7944a08650ed6e0f
+#   content hash  a5a734431a85dc1b
+#   text hash     cc3f4e0df0456ddb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

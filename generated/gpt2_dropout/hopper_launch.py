@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  28a090e765c4d3df
-#   text hash     08b9c2ce13d74ea4
+#   content hash  a323c9c5917e5e98
+#   text hash     04abe76ed9f461c4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dae867b729baa321
-#   text hash     50ead3afb8eaa3a9
+#   content hash  1ec521297defd68f
+#   text hash     3fb5b2aa4f831a3a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -32,10 +32,12 @@ def reference(
     The same holds under autocast, which first casts q, k and v to its dtype.
     """
     _check(q, k, v)
-    if torch.is_autocast_enabled(q.device.type):
-        rounded = torch.get_autocast_dtype(q.device.type)
+    # not all devices have an autocast of their own
+    device_type = q.device.type if torch.amp.is_autocast_available(q.device.type) else "cpu"
+    if torch.is_autocast_enabled(device_type):
+        rounded = torch.get_autocast_dtype(device_type)
         q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
-    with torch.autocast(q.device.type, enabled=False):
+    with torch.autocast(device_type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:
             scale = 1 / math.sqrt(q.shape[-1])

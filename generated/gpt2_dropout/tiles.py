@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  95f1862fcae5d9e8
-#   text hash     c867056943098c66
+#   content hash  43e2b2fd58629917
+#   text hash     39a4630b3f9ca799
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

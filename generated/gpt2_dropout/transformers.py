@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fe408987f41a4d3a
-#   text hash     2921a4eaa9052a82
+#   content hash  75aaa2bebbb4f376
+#   text hash     2059945f5450eace
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -62,10 +62,14 @@ def attend(
     if sliding_window is None:
         # some models have it only in their mask
         sliding_window = _window(attention_mask)
+    if "dropout_p" in kwargs or "seed" in kwargs:
+        raise ValueError(f"{SPEC}: layers themselves give dropout_p, seed: leave that out of the model's keywords")
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window is not None:
-        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:

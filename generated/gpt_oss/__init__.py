@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6d121f893f66a2b2
-#   text hash     af747d2b3a04d8e9
+#   content hash  ccccfc298f27a20a
+#   text hash     b210f8cfa250fc2c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c13cb6d01b843e29
-#   text hash     495efe5dff5293d3
+#   content hash  5a253f842a5928c8
+#   text hash     55d221f5a72f3738
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26f59f71989e7ff0
-#   text hash     f3c8456662b00c6d
+#   content hash  fdcf47cd57909ee3
+#   text hash     0184fd28f10b31d4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d78ef2ed68ac9b33
-#   text hash     ef0c70bc5d73973f
+#   content hash  bb882bb8524b79e4
+#   text hash     3c0de5573b8f3ac8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fd724f76f13e6916
-#   text hash     651bab712a591155
+#   content hash  71c72fcbdbada5e6
+#   text hash     8fbabdb7ced161f2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ec5d69f38fc22a58
-#   text hash     1437bc4d636bda43
+#   content hash  3614962fc1cd5f8f
+#   text hash     7f4e94ba1eacfac4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

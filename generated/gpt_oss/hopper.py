@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  afae83845d477864
-#   text hash     9da6fd965b7f1f6c
+#   content hash  2bc393c5b6e1a8f8
+#   text hash     b1d1fb0aa66aa66d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ef489503c9b76b6
-#   text hash     633ba035f72175a6
+#   content hash  b3f521dab9c7ae81
+#   text hash     6a5448cc79eac7bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

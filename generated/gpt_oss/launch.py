@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2dfedd5dfaf39541
-#   text hash     9367d94f368fa220
+#   content hash  65c855586fae1b08
+#   text hash     7d1c84b197c7aa87
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

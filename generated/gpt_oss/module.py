@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ec58474451accc61
-#   text hash     ff7a4506906f328f
+#   content hash  bf0be06835d30ad5
+#   text hash     6beda5d12535eafd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

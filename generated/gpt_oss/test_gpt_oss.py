@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ea7f3e99ba10264
-#   text hash     b7f4f15e7d9bc50a
+#   content hash  1578d4f090cadce4
+#   text hash     9665147333eb06f5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9c822dc76caf45c5
-#   text hash     c5ffe2cabaaa23e3
+#   content hash  0bf2a334f0ca5385
+#   text hash     cefdcdcd5f887702
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

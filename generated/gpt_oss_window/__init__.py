@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0d4cf524e19d5c40
-#   text hash     90b8c69aa84e7c5f
+#   content hash  76416b39bbdaa676
+#   text hash     319303c573a9bee4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6dc999c4fd1b530d
-#   text hash     3195c1e6cda27650
+#   content hash  168e71785529b165
+#   text hash     1031fc7de735df02
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4c324dcf0afb9be7
-#   text hash     f726ca78732da1c2
+#   content hash  c077b706bd3de63e
+#   text hash     c8e3c6536ac52da3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

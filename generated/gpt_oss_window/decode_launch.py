@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f7f2c0965a75c391
-#   text hash     7b7d34b47cf39181
+#   content hash  cd0a790b313e2fd3
+#   text hash     ada0e54225c0278c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

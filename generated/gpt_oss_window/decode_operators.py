@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a171f40f6f197d9
-#   text hash     a2cc237d68f38860
+#   content hash  9134b4a62e0e105e
+#   text hash     a15165d640bad280
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

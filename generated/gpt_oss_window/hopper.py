@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f4dba519870443dc
-#   text hash     5efb1a6623e8f6ff
+#   content hash  a8e45f151205c5f4
+#   text hash     fb9fd335bbac3190
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  721e07be14249ec2
-#   text hash     3ed52214a3ff33cf
+#   content hash  aaac1784f7e8f491
+#   text hash     c951f6f488a064a6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f486eb8ea674a7eb
-#   text hash     9474f0f654787397
+#   content hash  df96f27b02741873
+#   text hash     c65c1297cd26e4d1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  38d0792c15b50406
-#   text hash     e1b1649eb222fb1b
+#   content hash  f803f97af2bd0ca8
+#   text hash     16bf6707fad8acf0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

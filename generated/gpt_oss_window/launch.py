@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  abbf583f407e31f3
-#   text hash     8d0b304fb6c9b2c7
+#   content hash  df72396cce804528
+#   text hash     66abb77d9f70958e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

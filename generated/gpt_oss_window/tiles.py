@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fefe8f740e5d943a
-#   text hash     6dbf81cb97895a76
+#   content hash  e3bda8e6c40cc676
+#   text hash     5a8ec4871852a76d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f6f5333edc2aa30a
-#   text hash     fafaa2178d70e9f1
+#   content hash  f11cc7b9a78a6ef3
+#   text hash     28399fdaffb4f764
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0ab4bb6ad225b382
-#   text hash     ec127051885ddeb5
+#   content hash  ff827d089a5c38f4
+#   text hash     9b41ac10ecaa77d3
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

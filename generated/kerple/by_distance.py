@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4130874eb5ca8c26
-#   text hash     1b86c42e151483f5
+#   content hash  77bc53814a186301
+#   text hash     03ba8b632f375e3f
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b99d3d6475de435c
-#   text hash     4280682e3b7e497f
+#   content hash  3e61b9607f834262
+#   text hash     97540725a36b2948
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

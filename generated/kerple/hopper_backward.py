@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  aa712ef8a9dda1ca
-#   text hash     1fc974c5ad0dc5b3
+#   content hash  d0772c777715814a
+#   text hash     ea905fd805da8329
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

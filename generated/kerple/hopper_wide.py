@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e4e487f4e29717dc
-#   text hash     4e19fcbb936372a0
+#   content hash  d8f9e1703f08e890
+#   text hash     d9828a74b132c5eb
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  96085740f83e911a
-#   text hash     67dc3bb45d7a6631
+#   content hash  f955321f89fcc3a1
+#   text hash     f1581c43e60fbb13
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

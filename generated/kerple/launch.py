@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  39c24eb6836a7895
-#   text hash     4a4d7a3571ae3595
+#   content hash  e69599427c4dd457
+#   text hash     19e5702615eb05c2
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

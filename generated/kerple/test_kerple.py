@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d9f155f9d598ecd
-#   text hash     11cad76be8f28709
+#   content hash  0a1eedb37ac9a7a8
+#   text hash     00ea7755603b5a4e
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

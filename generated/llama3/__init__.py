@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  31dd7f235b67059d
-#   text hash     e6a8265d5498bd56
+#   content hash  1c807c055a4a7a18
+#   text hash     9203724f8b43c012
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

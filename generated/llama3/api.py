@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d299e78f15b89f07
-#   text hash     82365fd2f9ef1d39
+#   content hash  250487d2cb1907fa
+#   text hash     02511b193053cf2b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

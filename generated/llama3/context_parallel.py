@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4d476f0195647aa3
-#   text hash     8de213d18cfa1803
+#   content hash  bda9f1beda2a1379
+#   text hash     3eeac13053bac95f
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  094eadf6307bcfc4
-#   text hash     cdfbf410256bad55
+#   content hash  f483827ef31b6c4c
+#   text hash     48ffb80bd4e723b2
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa325bdcdc8f5469
-#   text hash     817ce72664b8cb87
+#   content hash  c12d2ef004af9a77
+#   text hash     5dc1948151c9f9ca
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

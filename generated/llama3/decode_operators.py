@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eaf0a17868c3d583
-#   text hash     fc2c16fa0fe58cab
+#   content hash  0567422e7f6f99f3
+#   text hash     af7edc3060fa4792
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

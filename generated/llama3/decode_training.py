@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f68536aa08aa07e
-#   text hash     9d77e4840beafb09
+#   content hash  31a1f74c273dc1ec
+#   text hash     80c9daa6d51ac88e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

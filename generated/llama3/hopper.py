@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1819fe4a0d60d0ab
-#   text hash     3cf4966dbfaa03f3
+#   content hash  17f57b4bc9529656
+#   text hash     b24109a2d4bfdd75
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

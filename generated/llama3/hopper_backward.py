@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e01f7bf13fb37351
-#   text hash     42fc42c90e5a9350
+#   content hash  48834560aa266eb0
+#   text hash     bc2ce66b944973f6
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

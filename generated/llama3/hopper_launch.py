@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  63e2b4e1d4dc20ba
-#   text hash     5062951e58b6d409
+#   content hash  07677f0c68e0bda7
+#   text hash     4d0fee1c2181f2f8
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

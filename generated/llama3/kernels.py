@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  132510f2039374e5
-#   text hash     08b6baffbc347ade
+#   content hash  ee3e184beb7cac06
+#   text hash     8befcb612d13bd8f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9a034a354f797359
-#   text hash     1aa964cc900fc792
+#   content hash  53a24229fb18fae7
+#   text hash     2ee6d01f585bc860
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

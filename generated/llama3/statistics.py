@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d75128ac544f7b9e
-#   text hash     1f55560a9941c352
+#   content hash  ec6785d15c00c35c
+#   text hash     8802c30dc49cd7d8
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

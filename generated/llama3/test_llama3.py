@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c49c7a3bfd8d6df5
-#   text hash     eb684e89ffaa485b
+#   content hash  d1d82d15f6e3982a
+#   text hash     d14a2b5705ee5ece
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9102f29a23346a3
-#   text hash     99024a645da1c385
+#   content hash  2c58c6523a1ea920
+#   text hash     35ac0cf63ecfc8bc
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  170baebdc1ab8e29
-#   text hash     4d6b7a31d8efad55
+#   content hash  db754f6bec81769f
+#   text hash     154de3f77a08982f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

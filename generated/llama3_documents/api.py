@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4258b727b6800de7
-#   text hash     529d44fe1c413d83
+#   content hash  f4ce0dd19913b408
+#   text hash     4eceb484593c0742
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e8d2ff705ca751a
-#   text hash     1cc1cb5a5f4b4f92
+#   content hash  d580a10ebbf09c6b
+#   text hash     b9113a82ab1f735a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6da20f9e73f5632
-#   text hash     b5569f30c3e85dc5
+#   content hash  22b16cec5113037e
+#   text hash     d3adce4eeb93d6ea
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6753c901d8e4bf8
-#   text hash     b508935816c123ee
+#   content hash  f6a8248a4e2d15e5
+#   text hash     10770c9ac8b4147c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  531b41790651a7ef
-#   text hash     55089f1c3efa2625
+#   content hash  46cc337a641c8b70
+#   text hash     c57020c0daaea34e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3a1249722ad61a53
-#   text hash     583e2df9ec9bf395
+#   content hash  7cf85bc6aa05dac7
+#   text hash     2af748601bf38557
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  96d6ca6be22011dd
-#   text hash     1edab85a30544358
+#   content hash  7917a7d874edc813
+#   text hash     d7ea4b8fead1b11c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -44,10 +44,12 @@ def _reference(
 ):
     """The body of `reference`; from here on, names from the spec begin with `in_`, as in the kernels."""
     _check(q, k, v)
-    if torch.is_autocast_enabled(q.device.type):
-        rounded = torch.get_autocast_dtype(q.device.type)
+    # not all devices have an autocast of their own
+    device_type = q.device.type if torch.amp.is_autocast_available(q.device.type) else "cpu"
+    if torch.is_autocast_enabled(device_type):
+        rounded = torch.get_autocast_dtype(device_type)
         q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
-    with torch.autocast(q.device.type, enabled=False):
+    with torch.autocast(device_type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:
             scale = 1 / math.sqrt(q.shape[-1])

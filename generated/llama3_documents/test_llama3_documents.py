@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  379cefcc9c83d754
-#   text hash     d8ea13eeb60ea458
+#   content hash  9669b5a0f486c8e4
+#   text hash     37e5e981f33c751b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  369659ed1d1a92db
-#   text hash     a84fe0e0aee885ee
+#   content hash  cd20bac31192ab75
+#   text hash     ee4a5f929e56a864
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

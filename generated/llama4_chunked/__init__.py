@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a87e17e51ce95982
-#   text hash     df369dddba35e284
+#   content hash  962b14f0363ca9a2
+#   text hash     3d112b4d891c7f5e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

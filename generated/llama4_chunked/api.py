@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ef6057012e7d7826
-#   text hash     ba518d6d3be12460
+#   content hash  705fd83d76cf8356
+#   text hash     dcd3dd2116cb2065
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  891071753ee7b0df
-#   text hash     a435c086a3ddf921
+#   content hash  430ebab12d0877ac
+#   text hash     699ee5a6c4373ea0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

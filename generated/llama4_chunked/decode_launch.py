@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f73a39ec5664c8ff
-#   text hash     e6c34fb2291db45e
+#   content hash  51f01ee51d9220a2
+#   text hash     0ffabc5ead56298a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

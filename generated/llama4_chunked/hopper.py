@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  034829b6a60ddcc7
-#   text hash     e953263d79a48237
+#   content hash  2ab0ffab4e5cee62
+#   text hash     afd4477d582caa27
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

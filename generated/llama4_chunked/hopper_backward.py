@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317c7f370765fb5b
-#   text hash     1c6e0ec84ce27fc8
+#   content hash  ad21a787ab1f40ea
+#   text hash     b2c3259e7d50fe3b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  720fd75d210d000d
-#   text hash     7d8626b675768297
+#   content hash  2321fdc8640db898
+#   text hash     ad9638fce2638c73
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

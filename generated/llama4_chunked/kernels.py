@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f4eba976ffad1764
-#   text hash     d80263b5733884ff
+#   content hash  598f5b4dac5d99d9
+#   text hash     327b7794f28b36b4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7579bb9043172986
-#   text hash     231027080bb5ff75
+#   content hash  589063482ad96473
+#   text hash     15613bd86bc72665
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

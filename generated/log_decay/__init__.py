@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9ad053aa13f0f7a7
-#   text hash     9afc7930f65651b5
+#   content hash  2ab9e135524d1cbd
+#   text hash     b88d59ab491651ce
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

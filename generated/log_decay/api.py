@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f8ab72c3d01b0d73
-#   text hash     fc78fa1528d86d81
+#   content hash  5043b37ba711eb74
+#   text hash     911a18f431447a6d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

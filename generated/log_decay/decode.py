@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4085b204a7c00e3e
-#   text hash     e8f691d2c6065896
+#   content hash  e3cb88a5def2ae8b
+#   text hash     b674c88c1bf5ac1e
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

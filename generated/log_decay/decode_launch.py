@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2efa09e6d38b4437
-#   text hash     fa575a7455ac5edd
+#   content hash  05476bead33f3bb9
+#   text hash     23ee745614eead50
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

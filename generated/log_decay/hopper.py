@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d778457388339b99
-#   text hash     b1f60afbf798f479
+#   content hash  8a8b14d88f5a3244
+#   text hash     1b6c78a615abc313
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b1bb02eb9e02f1e
-#   text hash     147dcd222c689aa6
+#   content hash  33ae69067db2ccda
+#   text hash     07e48ba2f5ae634a
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef5d30d698704a9f
-#   text hash     50d9aa0b681c2c5a
+#   content hash  369487898b5fef18
+#   text hash     f98ab583abc8a9ce
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

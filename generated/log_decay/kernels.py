@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4d072a9862e7fc3e
-#   text hash     c96b5a7d78d828d7
+#   content hash  afe5aaa7c9bf4b5b
+#   text hash     a17934d84869b8dc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b830488c6e047c2
-#   text hash     9b129382f12dcb5f
+#   content hash  bde3b255486312f7
+#   text hash     050f6b5e858dbe35
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  30f9696b4666d34a
-#   text hash     cfbcb7dda6457568
+#   content hash  32e2afa2e1820737
+#   text hash     537c5ce62d2a9933
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4888979ab2e29706
-#   text hash     c115f2bdd43cda11
+#   content hash  292472c7e8ba4dca
+#   text hash     bab7eb52aa4e4dd4
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f83535fa733f75c0
-#   text hash     a16d2484dcf83782
+#   content hash  e80ed34382c7f6b1
+#   text hash     61945edeebfcd9b7
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

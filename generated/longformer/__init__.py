@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  caaac58f8acbb12b
-#   text hash     a42432523e44afee
+#   content hash  cc85f083c6e06be7
+#   text hash     bebcf16fc4817a13
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

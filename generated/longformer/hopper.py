@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e6d08fc30a5b93ef
-#   text hash     f2f03cd2f3980b50
+#   content hash  56f86030f51f73bd
+#   text hash     b8cd742e4bf1e02b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

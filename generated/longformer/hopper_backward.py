@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  905af4413a82a9e7
-#   text hash     c87c577584ce78d5
+#   content hash  fef0358ed36151f0
+#   text hash     2102706c062e1ca7
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3193a5d99100ef11
-#   text hash     57c4bd7f975fe301
+#   content hash  1042e186366d13dc
+#   text hash     9176d7fe4e56c469
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9aa1f644a398f3eb
-#   text hash     b4f997893e4f1bb0
+#   content hash  5264295b79ed29af
+#   text hash     f6448a5d48c21d3e
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

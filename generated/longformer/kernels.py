@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  db8345cd1ce2e809
-#   text hash     ca717b3ad1cc959b
+#   content hash  fc6b226abbae0374
+#   text hash     6f2d1c4cafa9df97
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5d723586193d937b
-#   text hash     3a77e4c9208b781c
+#   content hash  deefddf7bf9fffc2
+#   text hash     c1e71896c46b664c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a73198fe56a8d4f3
-#   text hash     1c14730de7315b29
+#   content hash  a2cf6c8e7bf529dc
+#   text hash     455b20a6e12ddde4
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

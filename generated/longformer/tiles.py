@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e0d4c249efaf916
-#   text hash     0f80fe391b080445
+#   content hash  8937c89123693a0e
+#   text hash     335e6d5df4869af5
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

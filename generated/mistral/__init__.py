@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d3743a435a05f286
-#   text hash     afebf1e9652c492c
+#   content hash  08e9713f56645e10
+#   text hash     89b514b0e693e85f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

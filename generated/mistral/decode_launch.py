@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  90367ab8ecf3bfef
-#   text hash     5bf31b90da9a9427
+#   content hash  e24bf614ff723ece
+#   text hash     9fa8d1698b91761d
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

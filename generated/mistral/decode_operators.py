@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  87d22547a62b1b54
-#   text hash     6128e170cdac0b03
+#   content hash  7ff8ba3608df2b7b
+#   text hash     cbc6341ebe0b9e0f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

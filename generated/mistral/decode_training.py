@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a0154ff3feb40e48
-#   text hash     a5d0fbfd5ba38592
+#   content hash  8f65ec5ae19a8404
+#   text hash     c953749035d8b01b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa662473c319bda0
-#   text hash     3f705d642dfcfb6f
+#   content hash  6f47fd6664d7f96c
+#   text hash     089e6fbaf1014e51
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

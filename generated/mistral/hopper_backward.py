@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e96a191b2c6ac806
-#   text hash     f78554252f66ba0a
+#   content hash  4374e7417a6b51da
+#   text hash     2da6a73d812a1b2a
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

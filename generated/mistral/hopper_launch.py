@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f620bf707f1013c
-#   text hash     0574e43f7f40a501
+#   content hash  af04b2412bfa1e17
+#   text hash     66d81584df39648c
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

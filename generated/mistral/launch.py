@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b18e9d0e40c2e96
-#   text hash     1ddb953a86d1de2c
+#   content hash  07450f5aac00b6bb
+#   text hash     f78aae86156f7a97
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

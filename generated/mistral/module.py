@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92b0beaf6673154c
-#   text hash     d174ad3acc3abfe6
+#   content hash  82b3009d5953285f
+#   text hash     70e23a9bf61c5197
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9f418c0724cb784e
-#   text hash     ee6f172b80a3001b
+#   content hash  891cfbf4611d9570
+#   text hash     2599c11982694d34
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

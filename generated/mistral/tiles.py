@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1bed20da4d9ba139
-#   text hash     b8b5e5b661b76068
+#   content hash  fc543500432cacd7
+#   text hash     86d0443b564edf1b
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  187b471e25611913
-#   text hash     f7c7a025b81d0d05
+#   content hash  f805a7db7819f94f
+#   text hash     7fb809775fbc172e
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -68,10 +68,14 @@ def attend(
     if sliding_window is None:
         # some models have it only in their mask
         sliding_window = _window(attention_mask)
+    if "cos" in kwargs or "sin" in kwargs or "positions" in kwargs:
+        raise ValueError(f"{SPEC}: layers themselves give cos, sin, positions: leave that out of the model's keywords")
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window != 4096:
-        raise ValueError(f"{SPEC}: the spec has a window of 4096 keys, the layer one of {sliding_window}")
+        raise ValueError(
+            f"{SPEC}: the spec has a window of 4096 keys, the layer one of {sliding_window}; size: runtime takes any"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:
@@ -79,7 +83,9 @@ def attend(
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

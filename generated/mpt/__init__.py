@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  25761a0d5c4e306c
-#   text hash     7b7b5ee2f5c346ed
+#   content hash  2d47f893c6fd6169
+#   text hash     7972a0b956b15d8d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f4fb33bd0e1e91e6
-#   text hash     150bcb3fdf9f53ce
+#   content hash  fa81c9754870de0f
+#   text hash     8161d31e343379bc
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  506caae97c9afe15
-#   text hash     3bbf5a0831d2adb8
+#   content hash  f1cff447872046f6
+#   text hash     008c5ef916a55d8b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

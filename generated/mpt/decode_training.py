@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bf439e8116048b08
-#   text hash     fcb464b41a70a18f
+#   content hash  7e87fb8a54303da6
+#   text hash     9bc3ca471709565e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

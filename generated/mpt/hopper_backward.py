@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  70e3f640402f1e6b
-#   text hash     7d06ccf29b014e0f
+#   content hash  41c6f8f90ba2006a
+#   text hash     663d3fef5bea9f58
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a0531e406d1fd94d
-#   text hash     6a5871be62d37867
+#   content hash  6d1133809805b636
+#   text hash     ea55e743953cec82
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

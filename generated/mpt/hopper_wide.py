@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a38430e842182bef
-#   text hash     160885285f9555b7
+#   content hash  0e53e73779c8e3a6
+#   text hash     e8a8cdb2de0199a9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4eebacaea45a89c5
-#   text hash     d1edacbe7fc43497
+#   content hash  a206426b27ae2742
+#   text hash     9055cbbeb4996e4a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

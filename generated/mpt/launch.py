@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bec81d81d66820cc
-#   text hash     33c29967de7e7984
+#   content hash  fec22ae66701461f
+#   text hash     c66de68ebae24ebf
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e7615939e6a42ad0
-#   text hash     12488d4c450dd300
+#   content hash  4aeba821b2083f42
+#   text hash     74d26b8215ccb358
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6cf227021fe144e8
-#   text hash     3d1fed41dd5a1f03
+#   content hash  521417b12be6c3a8
+#   text hash     3909ade033cff530
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  709fd15a930bfa16
-#   text hash     e3ce1b456075077a
+#   content hash  78132ab12e6f3b87
+#   text hash     3d90c9eca15d8541
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

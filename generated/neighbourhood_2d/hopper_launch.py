@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5ab1a44781ff2029
-#   text hash     65f879e820c25e53
+#   content hash  bba9e24fa3d468da
+#   text hash     7e0d267447d4e720
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a4a1841c6c83d7fe
-#   text hash     6d74424b5339a1e0
+#   content hash  9913527285b4cf6a
+#   text hash     c68e18080134aa86
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

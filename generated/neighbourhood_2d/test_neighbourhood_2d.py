@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ab9163ff3181e0a8
-#   text hash     1f20cf5be56b8ffc
+#   content hash  a5fc54b1d388570d
+#   text hash     6294d364ac3a25a0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1526c65237759e0b
-#   text hash     438ef969bc638f00
+#   content hash  e9b37cae3c88ced6
+#   text hash     d87fb867acc81da7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

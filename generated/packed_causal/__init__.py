@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  813b083af8f51bd5
-#   text hash     11e0a28c4f4b217d
+#   content hash  3273cb9ab1c71db0
+#   text hash     012d930090d5849a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

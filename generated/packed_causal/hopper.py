@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e23c227e44702c80
-#   text hash     b2e47e4c1f8b26ca
+#   content hash  36475f9e85bcc7dd
+#   text hash     4b12adf5563dbf16
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

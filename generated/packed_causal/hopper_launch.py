@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c333ad03319879b7
-#   text hash     3f470f1c169f16f5
+#   content hash  f01adc9297464489
+#   text hash     c6f0c14e9cceebf1
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a47da5af32a07cb1
-#   text hash     8ce183124e8c9159
+#   content hash  375cdcb5b5a51092
+#   text hash     ea4223f90c3c4dbb
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

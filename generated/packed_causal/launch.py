@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6a8fc9d274f5b1ad
-#   text hash     65cbe387c62d156a
+#   content hash  a8bc7261f92f13aa
+#   text hash     d3c843d9a1cdfd6c
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

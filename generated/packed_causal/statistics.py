@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1e0f7050178dda09
-#   text hash     1ecd9c43b38797dd
+#   content hash  1ce61d38b7e819c4
+#   text hash     de30dadbaca3d864
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  91aa2b3a3bbe8cc5
-#   text hash     8e4dcd40323432f4
+#   content hash  7d15493cc31e68f6
+#   text hash     7f47c42c438efcbc
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecfa4e8e14bbee81
-#   text hash     80107abff3455dad
+#   content hash  9f809a1544b80906
+#   text hash     39a97209614f60f7
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  87574d3f2de16b55
-#   text hash     0d7b55f1e46828d6
+#   content hash  83f50863d5d0b3c3
+#   text hash     1fa2ee20ad1da108
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c6537a21ee59d90a
-#   text hash     e7f6190a9d3dca07
+#   content hash  a8ea38593d58f7fb
+#   text hash     2fe61a9598fffdd2
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8479adfc16fdf083
-#   text hash     2603ea61f8bc8da1
+#   content hash  3b23489a4f806d69
+#   text hash     89da2d0636f5d916
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  704e82581727a6d2
-#   text hash     8ce9aa36557ddd90
+#   content hash  4eb88cda44fc20e0
+#   text hash     74b8c61ad223962f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a96c7a75e5b608cd
-#   text hash     cc649dd2c984abd7
+#   content hash  a3ac7965f8141e56
+#   text hash     5d129d8cb6d7957f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

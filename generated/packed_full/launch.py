@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04f9933f97b17935
-#   text hash     d59f886441e9e91e
+#   content hash  9719b23b8696ff28
+#   text hash     286ded337fc774a0
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  360b57ab85b29b7f
-#   text hash     6a61656cd01fc1f4
+#   content hash  7fce7934ab719464
+#   text hash     569c70ed70c98800
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

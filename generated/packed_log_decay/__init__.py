@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6e030eba2fa75ae6
-#   text hash     161bcbe21a01afc6
+#   content hash  b59d8f2907c3fb1e
+#   text hash     99ce339a9e8464c9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  788611d3a0472a5f
-#   text hash     f71bbb56da22150a
+#   content hash  a1539c9eb2e0eda8
+#   text hash     8c2890ea626e5077
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

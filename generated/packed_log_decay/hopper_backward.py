@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  687323b888ff4800
-#   text hash     4aeec031d22cfbdb
+#   content hash  a9ffe0894bf48904
+#   text hash     76d490a72262c9c5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5cb22686ddd4fafc
-#   text hash     b049ca652ca591cd
+#   content hash  610aa1b2ae41d88c
+#   text hash     0a57dd21597f0366
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

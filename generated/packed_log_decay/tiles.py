@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4cf53a65e4d80085
-#   text hash     0c6ac646fd8704b3
+#   content hash  7579a53557d0167b
+#   text hash     0b684d3a73fa49c8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

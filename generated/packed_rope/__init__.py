@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c39302d5777d350a
-#   text hash     53cf0c93b775eb44
+#   content hash  94442269ae49225d
+#   text hash     7651d3621099c783
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0fa89c039a3241ff
-#   text hash     fb592e8aa4953d8b
+#   content hash  9cf5c9497b9323cd
+#   text hash     78bb45815e273bbb
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7e7e6714ba1279c3
-#   text hash     b2d6f703070a42e6
+#   content hash  80a89715cc980e61
+#   text hash     e5e2b88a02b2a557
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c0f98b8a3e605417
-#   text hash     953eb1e63a053a46
+#   content hash  84f92d12ea839a57
+#   text hash     1dcf268b2ed5ddd2
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

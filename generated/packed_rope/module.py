@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42c3662c08a862e0
-#   text hash     e7214e9ac3037ca5
+#   content hash  5221ac202bf77625
+#   text hash     7996b14cdf705b52
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

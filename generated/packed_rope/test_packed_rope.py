@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6038e4b4245d781a
-#   text hash     3baedd0429292642
+#   content hash  5cb2af9a5ce3bd7e
+#   text hash     3bfdefd46ec08787
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cc10c64742c60576
-#   text hash     922e0436ea5fd4ff
+#   content hash  61be574f20b0e5df
+#   text hash     5d0275406af2e830
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7ebfce6819a9728
-#   text hash     5fd4a4e900bb6f84
+#   content hash  a3a890ff68a5a5f1
+#   text hash     819d1712403fc7d9
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -65,10 +65,14 @@ def attend(
     if sliding_window is None:
         # some models have it only in their mask
         sliding_window = _window(attention_mask)
+    if "cos" in kwargs or "sin" in kwargs or "positions" in kwargs:
+        raise ValueError(f"{SPEC}: layers themselves give cos, sin, positions: leave that out of the model's keywords")
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window is not None:
-        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:
@@ -76,7 +80,9 @@ def attend(
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  43a0a7ca46cf55de
-#   text hash     5775d03d9bbe630d
+#   content hash  77f0eeffbc514f23
+#   text hash     9a132ba08c8b51c9
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  00d576ba9f02f5e7
-#   text hash     4fc34a55a6e547da
+#   content hash  3dca476b353740aa
+#   text hash     86b9d29354a7331e
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5aef2eb2e1676d12
-#   text hash     94b91d1668b1943c
+#   content hash  8d0f2a1439f18a39
+#   text hash     16c868c3354e0af9
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9d75ab96ebe60bb5
-#   text hash     d0b8bba2d90d1c20
+#   content hash  18e2e293b9e03c15
+#   text hash     5c139646886edff3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

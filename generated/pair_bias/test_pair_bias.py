@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  15e8845df1ed3c3c
-#   text hash     1d4652de4a94a799
+#   content hash  5739713fdf486b0d
+#   text hash     2985af2210c47ce5
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  97367fa4978d3ef9
-#   text hash     bee6d78317915939
+#   content hash  a12195a932b960b4
+#   text hash     b7b9284a87901409
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7953370f534a3d84
-#   text hash     c9f670ddd6c20322
+#   content hash  4cf1a6cb363d8a09
+#   text hash     8cb4c3e328df062c
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -59,18 +59,24 @@ def attend(
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    if "bias" in kwargs:
+        raise ValueError(f"{SPEC}: layers themselves give bias: leave that out of the model's keywords")
     if is_causal:
         raise ValueError(f"{SPEC}: expected a layer that is not causal, as the spec shows later keys; this one is")
     if sliding_window is not None:
-        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:
         raise ValueError(f"{SPEC}: the layer has sinks, the spec none: it needs sink: true")
     if position_bias is None:
-        raise ValueError(f"{SPEC}: the spec adds a bias, the layer has none")
+        raise ValueError(f"{SPEC}: the spec adds a bias, the layer has none: leave the term bias out")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  271ddf16814bb239
-#   text hash     a39cd6859b80a27a
+#   content hash  b9d6748289a50ce6
+#   text hash     ef6122961a119473
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

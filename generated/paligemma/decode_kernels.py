@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cac5a9a08832710d
-#   text hash     a385cd07bbba58fb
+#   content hash  84a9a0e45726add7
+#   text hash     0391af2872daec88
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

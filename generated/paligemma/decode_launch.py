@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7ed0bdcaca0812b9
-#   text hash     c89782fa92bc903a
+#   content hash  030e075e3282c2cc
+#   text hash     9fb00bd5bc81c4e9
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

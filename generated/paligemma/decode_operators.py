@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  19dfa8a1870cc53f
-#   text hash     76d41b9d78ee6a9d
+#   content hash  bd7c05b417b07f01
+#   text hash     d8eacc868d1ec3d9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

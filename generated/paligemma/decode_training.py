@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9cd5de9d7ab66983
-#   text hash     662a0903795bb238
+#   content hash  fb99cf98e06688fc
+#   text hash     88787cff29de68be
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

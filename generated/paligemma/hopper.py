@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ba6fb3f1b2f8235f
-#   text hash     824959459ff29430
+#   content hash  054be8ef916e09d3
+#   text hash     1926531a3b1513c8
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

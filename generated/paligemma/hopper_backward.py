@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  edad8d7880779ca7
-#   text hash     93584eab744d2f45
+#   content hash  f89da2b8659390b9
+#   text hash     6808548090bbce0d
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

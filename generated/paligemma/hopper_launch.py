@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81474da6b37eb676
-#   text hash     3888bf9b4c539d18
+#   content hash  0dc83eb3e748c0c6
+#   text hash     5fac39d27e2cdee6
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

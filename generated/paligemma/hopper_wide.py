@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3cb0cccc68db4760
-#   text hash     d250b13d7e6d75d5
+#   content hash  4a048796f6aeaaff
+#   text hash     89e61a4dd8484e83
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

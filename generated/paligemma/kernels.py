@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  492178698b18005f
-#   text hash     de88f614a4d73e3f
+#   content hash  1bab946593a3b10c
+#   text hash     342c64ca2210a5d3
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

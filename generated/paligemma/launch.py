@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  38cfbd5ffd6d8914
-#   text hash     90e5a764a121e0bd
+#   content hash  71cb730583a3bff7
+#   text hash     63af9ff408c684e6
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

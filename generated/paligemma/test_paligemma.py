@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  75844ae5ede1725c
-#   text hash     ddb370e40f801e7e
+#   content hash  74cf93819c64572c
+#   text hash     0f4e0fa41e260eef
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84b767dae182014c
-#   text hash     28b9d277af8d364b
+#   content hash  c0ecb7a21d6305ac
+#   text hash     ca04501ad790b773
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7541aa5a6c083456
-#   text hash     a2209f730c774bf7
+#   content hash  a9d68afc0f605918
+#   text hash     d197868f1b99add9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

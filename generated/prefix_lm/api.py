@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  652db2da0334541e
-#   text hash     7b058ae62ebc1c05
+#   content hash  bedc622f542250c9
+#   text hash     271673bcffebe8c5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  76f9c48324493b0c
-#   text hash     a7087a012ce46519
+#   content hash  aef8c066f13ed9d2
+#   text hash     12c58f364dda03bf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f7c6a07395e8864e
-#   text hash     01dfd96f94770b11
+#   content hash  daeb1c6558714b69
+#   text hash     37dc2ed88c9fff1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

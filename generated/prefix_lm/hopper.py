@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1fca08595df4622e
-#   text hash     b1bca36e31be7827
+#   content hash  c4a02b9b85afcab6
+#   text hash     00e6153d652a6d21
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

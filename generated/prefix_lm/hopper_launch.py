@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0515eb676962b11d
-#   text hash     69b773a3abd8fb3c
+#   content hash  5ad1632e30cea0c0
+#   text hash     73621b70499a05d0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  26376b7f3ef23d11
-#   text hash     6e168a79b51f1a44
+#   content hash  81d989871d710509
+#   text hash     d9c35e3aa0a0733e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

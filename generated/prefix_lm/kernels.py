@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3286e33b3869a66b
-#   text hash     ade931c2f6150081
+#   content hash  b0606728faa5c540
+#   text hash     c0e0627da3f19819
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  517e37787c671265
-#   text hash     388ad621cd669889
+#   content hash  04e2966f2d874121
+#   text hash     e524261cb3d7c21c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b8b66cdea209537c
-#   text hash     260fc623dc56bf24
+#   content hash  49c4ba7d72cfdf62
+#   text hash     b4f7a0ed79e6cf39
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

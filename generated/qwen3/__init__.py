@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a849a5f1fe597e00
-#   text hash     66db84bd9cd7ee5d
+#   content hash  41a4a23b6f49ef54
+#   text hash     fdd82d4bb5c1d9f4
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

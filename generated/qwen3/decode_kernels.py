@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  deb120027de9a37a
-#   text hash     39f898c3c3bc07b0
+#   content hash  aefe67ac3709909e
+#   text hash     78e910c19b8a8c7f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21bddd03ebac6199
-#   text hash     8774282764d5ed99
+#   content hash  40059680e791c371
+#   text hash     192298ea35ebb3ab
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2af797f21288018b
-#   text hash     6799ec48f3d9e239
+#   content hash  a6eff04e695b130e
+#   text hash     9f5581b3a7e9b0e5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

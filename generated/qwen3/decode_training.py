@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b52d6d4a86a54942
-#   text hash     ec7e8391a520f819
+#   content hash  9ce67037e07ef4c5
+#   text hash     e077587e719f046a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69504bf8d453961f
-#   text hash     2e4447c0a78d3d3a
+#   content hash  38bd5aefcbd1bf7d
+#   text hash     4d7a96c479982318
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f1b85dbcfb69549e
-#   text hash     0744297d53174428
+#   content hash  edc5be890a91d411
+#   text hash     22a5ab791e16c8d6
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

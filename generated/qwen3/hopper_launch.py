@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ee8b6cb3185fb9b9
-#   text hash     e184f8e2adef472a
+#   content hash  4640e37d484d699e
+#   text hash     12a0d73b074eaaf7
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d1d3c561b9a522ff
-#   text hash     c6b70ce85612dcb0
+#   content hash  07ff6f062d7754a6
+#   text hash     3bf8fbb0259fd079
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc58d452fc2414f0
-#   text hash     24c1e398848db15e
+#   content hash  cf4cb5d93b87fef4
+#   text hash     a2bf75c4977766bb
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

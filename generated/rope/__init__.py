@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c979a4386fc6b0d2
-#   text hash     179545f39af00e43
+#   content hash  91b9f95b88f79d1f
+#   text hash     d88a878b948e24af
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

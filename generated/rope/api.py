@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b6d23f52f799b99a
-#   text hash     4f435b4ec66ee4b9
+#   content hash  c338a5f5e96f59e1
+#   text hash     c13f60abd5a39f55
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

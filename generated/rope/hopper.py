@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a6c9cc979089b7ce
-#   text hash     2a190858dfd55d78
+#   content hash  2921d0c3b423baab
+#   text hash     a9065263c54bc8b8
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

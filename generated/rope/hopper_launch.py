@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cfc89d9ab13ef124
-#   text hash     266fc46f66e903ed
+#   content hash  03512e89b798ab1c
+#   text hash     6964562dcaf50936
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

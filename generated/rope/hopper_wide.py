@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  38ec74370d278d70
-#   text hash     9a81bf036c6f8a73
+#   content hash  34035784dc3f70a0
+#   text hash     b2ee102e0d839f2a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ba7d734911e82122
-#   text hash     1465503336d61c91
+#   content hash  936d1162d4e31d6c
+#   text hash     388a70218bfd7432
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

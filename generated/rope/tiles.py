@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  53a5489b566e88fe
-#   text hash     11745b3c913bf003
+#   content hash  6ee20defdf672f10
+#   text hash     abb0a690ea375c12
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

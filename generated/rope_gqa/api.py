@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1ef3925a6683632b
-#   text hash     9597c3aa6391a690
+#   content hash  b63e264bce6dc30e
+#   text hash     35c7587c8745c66f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

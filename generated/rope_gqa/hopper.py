@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  61c8f0ff384f9cde
-#   text hash     8e6fba960d9d1da0
+#   content hash  cd4ae30751757f41
+#   text hash     151b678a98bb60d4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0dffaa966356838e
-#   text hash     2d9887d6e8b3a31a
+#   content hash  c23f021b04bf9cda
+#   text hash     026a55df2d9608c8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  095baa05a771860c
-#   text hash     919cd13432f84fc4
+#   content hash  f9b91d17b7cbcca0
+#   text hash     d882ba860ea457c8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

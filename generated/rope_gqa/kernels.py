@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1a62385fbfa59e6c
-#   text hash     6d8232e077db63d9
+#   content hash  6ae812def9466a26
+#   text hash     c162dd678ab38283
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

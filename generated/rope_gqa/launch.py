@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  54f26f86a88448e3
-#   text hash     1b58ede20a59733f
+#   content hash  ce8be216ec0faf4b
+#   text hash     d1ca1243485b40f3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

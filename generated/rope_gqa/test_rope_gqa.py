@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0bf99b7d9fac6793
-#   text hash     94e0122ecabeffe7
+#   content hash  01fa9eb4865e7007
+#   text hash     2ae8a93749c4be68
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

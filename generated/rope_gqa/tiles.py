@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  85c9d75d27cab9c6
-#   text hash     f14bc71957a1ffe0
+#   content hash  8df1e94d2d1e9c70
+#   text hash     283126ca172e208f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

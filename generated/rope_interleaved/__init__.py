@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1636cc65aec54c1b
-#   text hash     d61dbc63e7fafd25
+#   content hash  5e1104584ddafeff
+#   text hash     90ce29b66ffc115b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5320cdbd7778dcd9
-#   text hash     8043b6ba7f586c87
+#   content hash  038ea93d5996893a
+#   text hash     93c251601a2310d8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e758368460f15603
-#   text hash     070b850381b49cf4
+#   content hash  9c14195ae0c71112
+#   text hash     04864b35b2ba81f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dbf5d512dc2b450d
-#   text hash     e727f3460cc429c6
+#   content hash  c3f800f96c31caa4
+#   text hash     2be20659f9b2ad5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a8083871871b188c
-#   text hash     4b044adca3439f2d
+#   content hash  2756c3ab136e2e70
+#   text hash     d546879d227c7f03
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -33,10 +33,12 @@ def reference(
     The same holds under autocast, which first casts q, k and v to its dtype.
     """
     _check(q, k, v)
-    if torch.is_autocast_enabled(q.device.type):
-        rounded = torch.get_autocast_dtype(q.device.type)
+    # not all devices have an autocast of their own
+    device_type = q.device.type if torch.amp.is_autocast_available(q.device.type) else "cpu"
+    if torch.is_autocast_enabled(device_type):
+        rounded = torch.get_autocast_dtype(device_type)
         q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
-    with torch.autocast(q.device.type, enabled=False):
+    with torch.autocast(device_type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:
             scale = 1 / math.sqrt(q.shape[-1])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f47a5b752a82b9b8
-#   text hash     478fd506beff7e85
+#   content hash  5a89f0c6a0eae63f
+#   text hash     095dd9f4ea5cb69d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  aa6e3148d4f2d81d
-#   text hash     a2c22f3b3f300370
+#   content hash  a7c36b2cc95d766e
+#   text hash     504255f29e87c1e1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  33fc0276e563b16a
-#   text hash     8131679fc806f2f5
+#   content hash  c3ea84350c101ded
+#   text hash     69c9f9a6a93fc984
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

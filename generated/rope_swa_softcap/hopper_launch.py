@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  900601f7a504fbd4
-#   text hash     cbff72b15618ea3b
+#   content hash  6f7831090c2e4285
+#   text hash     585d88691a070cec
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a1a2882af88f7149
-#   text hash     47bcb8d41fd76107
+#   content hash  c27ef601c5761aae
+#   text hash     dbcc6a9ee069d44c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

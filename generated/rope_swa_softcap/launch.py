@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  02253bb963f61aae
-#   text hash     d6b8abca04719b34
+#   content hash  eeb05f1d91100d73
+#   text hash     991e2c787ef31c01
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ee6658b159ddf09e
-#   text hash     9901762e8617de09
+#   content hash  570244e0a93bcbd6
+#   text hash     d482152525572718
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

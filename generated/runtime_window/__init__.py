@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e749e8b58442b54
-#   text hash     33fefacd5d763744
+#   content hash  5b59a111df969d91
+#   text hash     58019d4d8e573de5
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

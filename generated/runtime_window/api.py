@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ca95141a6332c2a8
-#   text hash     7eafe9cccd726cef
+#   content hash  16c3f7527f9033f8
+#   text hash     39f0d6fb00bbf505
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  68c9933256d5e52c
-#   text hash     8dc09e2f3e30af81
+#   content hash  e6a7ead24b6c2791
+#   text hash     2854b3fb6a416765
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1d30bcfa08367dfd
-#   text hash     2e819d23ad27ec50
+#   content hash  8ff6fefe472623e8
+#   text hash     343b9b499249eb4d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

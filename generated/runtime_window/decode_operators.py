@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  15745cbf6728f750
-#   text hash     021f869280614220
+#   content hash  c828e399e83dbfdb
+#   text hash     aeb32df11cbfbf09
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  01790a82391812ae
-#   text hash     cf7c38cf65113a4f
+#   content hash  78b27ffaf6db3736
+#   text hash     d1e7172e36a382ab
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a7603f4689402756
-#   text hash     71a85a7768ec3e20
+#   content hash  6b7c3f3477cb1e6b
+#   text hash     8e70999a558ff03b
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

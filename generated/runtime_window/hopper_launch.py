@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06e43a879aa9998e
-#   text hash     2b6d35f313924ab0
+#   content hash  ba6823668cf1bb5c
+#   text hash     6c433623f46768b1
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

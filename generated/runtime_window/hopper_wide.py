@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8e5d0a86f7bd32c
-#   text hash     63deffe7144c613c
+#   content hash  b9e75bad1ff22127
+#   text hash     a6d0714b7b0ff715
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

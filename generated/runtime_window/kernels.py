@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  82a3a623c843d6bd
-#   text hash     9b362820a6b811c5
+#   content hash  e164a464ad54cff6
+#   text hash     76b524f2cede0225
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb4a89d383cbf29f
-#   text hash     898391410ba1d0f7
+#   content hash  c537dcbd2cf073cb
+#   text hash     8890ef0cab07b45c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a12a882fbdb7fcb9
-#   text hash     d29049e56079cf0c
+#   content hash  d31cce1672d59774
+#   text hash     4f5316d6a0eef33b
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  716a53a2f1443315
-#   text hash     8123ebb056a01b3d
+#   content hash  d5bcf4f8c621dd3a
+#   text hash     28045000fa8c2b99
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

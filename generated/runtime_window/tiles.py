@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d64c2a3c0b8f90ac
-#   text hash     63384b1bda5d24fa
+#   content hash  361fe64a2e4ad9c6
+#   text hash     ea4344305bd2be69
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6328b0a75c7721c5
-#   text hash     498d9851c6c705cb
+#   content hash  20f18d4ad008438a
+#   text hash     717c5f705df475e9
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

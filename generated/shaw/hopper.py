@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c4c9d0ec8b0d1e14
-#   text hash     9c9fa0f79e388b66
+#   content hash  b723c449df0c7d8b
+#   text hash     ee081e257e8d26ee
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  388b9de2f51ed8ff
-#   text hash     fd01a14dc30261b9
+#   content hash  69b03645bbdd27fa
+#   text hash     3ac1675df9808e67
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  baab572c0c76ad18
-#   text hash     46781f7c21cedd06
+#   content hash  02d53eb076846253
+#   text hash     c325fca21ea70dc4
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

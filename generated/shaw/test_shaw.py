@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ae2e9a1e14eaf61
-#   text hash     6ddcf13f48b528cd
+#   content hash  0c3080c38202ced6
+#   text hash     b151b70c1fc8ba89
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

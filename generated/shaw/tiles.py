@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f7adbc7058de38e8
-#   text hash     de5df1af1795a492
+#   content hash  01af4fc7a0f3dde8
+#   text hash     1cda240c1d8430f3
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ad0d857aa929551
-#   text hash     4dbec905baa1d5cc
+#   content hash  e9e40993b5895c1d
+#   text hash     36aec0f370f86083
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

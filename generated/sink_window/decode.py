@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a1a7e2af5875b19e
-#   text hash     ff17c5fadd5794a9
+#   content hash  c52d686065910f6b
+#   text hash     fce3a3d5a4fcd411
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

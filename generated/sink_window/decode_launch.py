@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  60a91995bc7459dd
-#   text hash     27e858d9fb9c588d
+#   content hash  9a548cb795229d8f
+#   text hash     3278d4b889fd6f18
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

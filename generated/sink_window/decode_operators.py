@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  974d97c77dd815cb
-#   text hash     5140315e72ee9dcc
+#   content hash  d9cb6505fde9fca3
+#   text hash     f512ed15a3373b54
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

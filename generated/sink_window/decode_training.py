@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  17d5076051892e9b
-#   text hash     4fd04579bdb1430e
+#   content hash  a884f2e67cb7e32a
+#   text hash     79ff44877332b529
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

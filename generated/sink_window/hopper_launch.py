@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c4b5b956b326187a
-#   text hash     45cfd5189593aee5
+#   content hash  aa90635754a09860
+#   text hash     ad867f185f29791d
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a174c423dcb1ca58
-#   text hash     9570f0710b6bcd0c
+#   content hash  9fb3140d87983018
+#   text hash     ca63cf7b287aa25b
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b1703250c7c94ca0
-#   text hash     bbd67af030432711
+#   content hash  04453110aeac7883
+#   text hash     11380260780f8e12
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba8e593825c58ec7
-#   text hash     476f9003de414a1a
+#   content hash  1b1f1caa80082134
+#   text hash     eac3c25aef2d6560
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

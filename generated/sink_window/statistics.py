@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  34ebaa6034b2b8fd
-#   text hash     2743e6a7e5fe78ce
+#   content hash  7042747779151449
+#   text hash     276472355ae3ddf4
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

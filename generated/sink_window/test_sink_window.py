@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  79c167f1ce44c330
-#   text hash     990c6e21683645e1
+#   content hash  f6fbed0303e53f8b
+#   text hash     22d576152fbbbf85
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

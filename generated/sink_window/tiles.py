@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0ffec41a4a9222b0
-#   text hash     cb1673e45808b8c8
+#   content hash  4025a9e229e77c09
+#   text hash     2d585c79a97505a6
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

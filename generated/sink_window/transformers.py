@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4fd847341ce376e
-#   text hash     9121f66477a515d1
+#   content hash  6fbf9b26ff0ee11d
+#   text hash     ab3fe14f7f97bf89
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -64,6 +64,10 @@ def attend(
     if sliding_window is None:
         # some models have it only in their mask
         sliding_window = _window(attention_mask)
+    if "window" in kwargs:
+        raise ValueError(
+            f"{SPEC}: layers themselves give window (their sliding_window): leave that out of the model's keywords"
+        )
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if softcap is not None:
@@ -71,7 +75,9 @@ def attend(
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

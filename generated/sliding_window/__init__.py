@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ce3be226eb7d378
-#   text hash     cd3188626d279d0f
+#   content hash  78cef1f21d83e0b6
+#   text hash     79fff94c6d978d64
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

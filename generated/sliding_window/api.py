@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6ffaa91efbe0515d
-#   text hash     a01074b949850265
+#   content hash  089b15499ab79b36
+#   text hash     5062d8ccc6e6120c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  daea187a76b0b419
-#   text hash     3d7fbd79ce27f89e
+#   content hash  31e21100a153d691
+#   text hash     bc951da766d69ef9
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f74bf4ac68754e22
-#   text hash     a0aeb34971be54ec
+#   content hash  ee956ccc355dae98
+#   text hash     29c3f01f38802946
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

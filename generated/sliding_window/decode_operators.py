@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2ad8c99df0dba271
-#   text hash     f39d992da5fd8b6f
+#   content hash  a908e9491322b2aa
+#   text hash     8cd82ae5dbdebfa1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

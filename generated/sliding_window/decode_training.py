@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  03a094d09cea0a20
-#   text hash     35b2a6d991bbc933
+#   content hash  44571f1bab2fe60d
+#   text hash     cdc4a6affdf0833d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fe23eb62d7329bb5
-#   text hash     cdc3a816a09dca8c
+#   content hash  565a28ab07a23f81
+#   text hash     477f3457bf38a68a
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

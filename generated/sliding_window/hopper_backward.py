@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b19a79690d79840
-#   text hash     35353b4a56f9b1fb
+#   content hash  e2703b7a8904c694
+#   text hash     9a7d949d0ed2fb54
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

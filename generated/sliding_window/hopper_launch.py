@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  be5b2b7fca91a35c
-#   text hash     1f08b9068a6c652e
+#   content hash  a9e4aacd3592cd0f
+#   text hash     f22b3a8140f35edb
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ccee1db09860c8d
-#   text hash     68fe5fd42d7f5787
+#   content hash  98eb6abdfc943bf3
+#   text hash     df443ec246a4fdfd
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

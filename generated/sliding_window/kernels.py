@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5181883bfdeb3368
-#   text hash     776fcf3c91bafa3c
+#   content hash  cc2fe68a1fe31704
+#   text hash     b0fded404f2b47f8
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fde92ddc90bc4f05
-#   text hash     28bc1e8716feb50c
+#   content hash  cfbdd739f9a72916
+#   text hash     2638f3406a3ff929
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  839b4b4f25a4c45a
-#   text hash     8014d97978021d89
+#   content hash  5e01fa236993f175
+#   text hash     5de943ecb636e290
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2f530efa36a95167
-#   text hash     3e535c68907949ff
+#   content hash  217e9ff44c175f0f
+#   text hash     69b8cfab4e5ab4e8
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -67,7 +67,9 @@ def attend(
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window != 1024:
-        raise ValueError(f"{SPEC}: the spec has a window of 1024 keys, the layer one of {sliding_window}")
+        raise ValueError(
+            f"{SPEC}: the spec has a window of 1024 keys, the layer one of {sliding_window}; size: runtime takes any"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:
@@ -75,7 +77,9 @@ def attend(
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3ccccfbfa3ea329
-#   text hash     43b4c469fec2fe94
+#   content hash  f934ded46ad8b594
+#   text hash     6b56b0380700d733
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

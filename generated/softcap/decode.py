@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7005b8f9f0133ab8
-#   text hash     2ca554b8b659a2a8
+#   content hash  4c7d60abec0e5a94
+#   text hash     12f97c2582bc33af
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

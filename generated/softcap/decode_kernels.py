@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3ad54ff2d7949dcd
-#   text hash     da626902ea4e0ae1
+#   content hash  2e48ecdfbe8f1404
+#   text hash     c0f9a0638fbcdfc9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  01971efacea6fa94
-#   text hash     fc8bbc638db0198e
+#   content hash  03d61a1fd3d8e75b
+#   text hash     51d5b5b0c0a57945
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

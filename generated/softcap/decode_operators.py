@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bcd6eed5761573cd
-#   text hash     b4c469e173b31e2a
+#   content hash  6a9bc6263fa6d839
+#   text hash     4eb0ff77a73362e8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  573b9eeccd6ef68f
-#   text hash     327592a03bcf6023
+#   content hash  f8cfa00d32b6f767
+#   text hash     ac9fdb6b2d00cbf1
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a68b11d4cbaca490
-#   text hash     d0f60bdb1dbae515
+#   content hash  8d969aa7956c6b2e
+#   text hash     af6b05d47aed1923
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

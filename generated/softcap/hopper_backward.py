@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9bf9a2f0d5df91c5
-#   text hash     6bb922dc67e46443
+#   content hash  478d782410c4363c
+#   text hash     fe3c930e92db7d46
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7cbc2d372b59c695
-#   text hash     15230029870b0595
+#   content hash  9183e795cf30647a
+#   text hash     9ee63507f6d8121d
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfdbd2d0c394e9cd
-#   text hash     9e8b5badb9d15568
+#   content hash  b0bab6a19a941711
+#   text hash     92ebe364151bdbff
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

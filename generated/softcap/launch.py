@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b25901c3c7b5f91
-#   text hash     80faa94f724cf371
+#   content hash  7a2c0c131a662317
+#   text hash     ed882b87502642d8
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  929cb9a572698f4c
-#   text hash     b46f6c592b8d0307
+#   content hash  431dfe2eb78b1922
+#   text hash     d64d15f854cce9d2
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

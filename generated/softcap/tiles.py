@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f486ee48345d4a2
-#   text hash     64714e73837b6c02
+#   content hash  a56c3b40d45a5845
+#   text hash     14f23713603612f7
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

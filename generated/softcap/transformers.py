@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  200441c9e146ba73
-#   text hash     9ba433c1dfa9b378
+#   content hash  0ff06795dbb3db6b
+#   text hash     f3ab2e1dc90de35d
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -67,15 +67,19 @@ def attend(
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window is not None:
-        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        )
     if softcap != 30.0:
-        raise ValueError(f"{SPEC}: the spec caps scores at 30.0, the layer at {softcap}")
+        raise ValueError(f"{SPEC}: the spec caps scores at 30.0, the layer at {softcap}: it needs the same")
     if s_aux is not None:
         raise ValueError(f"{SPEC}: the layer has sinks, the spec none: it needs sink: true")
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d68443f634ca8ebc
-#   text hash     084c9c7d6e9200a3
+#   content hash  4ba8629c62d497c9
+#   text hash     040c7d0a4f4975f1
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  477c149f50d0d6a1
-#   text hash     77bc817e44ade051
+#   content hash  36005fdb052980ad
+#   text hash     78f2208d759801cf
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a7f9a5ce8c02e03d
-#   text hash     100867195b2b5d44
+#   content hash  9d8e56757e240d6b
+#   text hash     a1c45fe0c1e932fe
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

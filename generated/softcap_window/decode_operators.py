@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6aa46cf7f6ebf154
-#   text hash     b6d5acc0b8c09e30
+#   content hash  a2a550ad23b8f628
+#   text hash     2d7c5eef88c7f393
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f8595ed43a2cf325
-#   text hash     ed655f30683df617
+#   content hash  9345d2bf16974e53
+#   text hash     d0c978e6dafb3fda
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c5aa460144f97722
-#   text hash     88218a674b65a16b
+#   content hash  2025bd99746fbe05
+#   text hash     05c5f22663b04ce6
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

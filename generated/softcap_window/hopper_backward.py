@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d553f263008ef760
-#   text hash     b98eeaf8320de917
+#   content hash  7bdb30c0e40d5f57
+#   text hash     41896cec64cd7be6
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e6a0ddccefc5268a
-#   text hash     1060d3ee1136cfc1
+#   content hash  4dfe3d3ab9e44801
+#   text hash     7fb026a1b0b60b4c
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c36d5159afa80208
-#   text hash     62c87786478e9313
+#   content hash  bf31b644526b96b9
+#   text hash     9dc2b05ba3e4bc42
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c6481d98fd0ae0c0
-#   text hash     3a711172302d9ebc
+#   content hash  3dabc8020c510fcb
+#   text hash     5a038f4e70975c7d
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7958a9822efb2e76
-#   text hash     e78b9b7804a83192
+#   content hash  b1699eba502b4f47
+#   text hash     0f2bdf9e78a5de56
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

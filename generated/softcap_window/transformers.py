@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cf4db39c8200e55
-#   text hash     2eef5e7863619681
+#   content hash  20297aef7fc09b2d
+#   text hash     846efbe6b726e70c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -64,16 +64,22 @@ def attend(
     if sliding_window is None:
         # some models have it only in their mask
         sliding_window = _window(attention_mask)
+    if "window" in kwargs:
+        raise ValueError(
+            f"{SPEC}: layers themselves give window (their sliding_window): leave that out of the model's keywords"
+        )
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if softcap != 50.0:
-        raise ValueError(f"{SPEC}: the spec caps scores at 50.0, the layer at {softcap}")
+        raise ValueError(f"{SPEC}: the spec caps scores at 50.0, the layer at {softcap}: it needs the same")
     if s_aux is not None:
         raise ValueError(f"{SPEC}: the layer has sinks, the spec none: it needs sink: true")
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6ad2933c534a1fe3
-#   text hash     1ab4a5c999b76cf3
+#   content hash  96771f1dd540b7fa
+#   text hash     67c88b162ecb39c3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  896c8fadb7a2c9b9
-#   text hash     c44c3ee660f4d638
+#   content hash  cbdd9adb8ce66cff
+#   text hash     f493f30dd24f7658
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

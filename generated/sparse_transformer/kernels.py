@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc53b5565d11e611
-#   text hash     ebf103aebf8523cd
+#   content hash  f3ac46119afa2dd4
+#   text hash     c2ec51048bdb2393
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4ce339e8e3ffe879
-#   text hash     625e5a7bc841e42e
+#   content hash  04ae4ac2c5850b08
+#   text hash     cfb7bf20fd9704b1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17339bb8673a8379
-#   text hash     fc75f2b3ff5fe6e7
+#   content hash  b86e9c12cb4259f8
+#   text hash     48c092c03d9154be
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

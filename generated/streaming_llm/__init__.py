@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b627d96ad7320cb7
-#   text hash     53d4a7db479f742b
+#   content hash  81a1e8f1601b7bd2
+#   text hash     2b9b902a1a2c2d37
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b5f737ace6bc1aad
-#   text hash     639c90135430855d
+#   content hash  d26c9d4e6a3de6de
+#   text hash     050267b834a22b31
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  48274f36a2a73b04
-#   text hash     db209535ff38344a
+#   content hash  b7b84ff865224995
+#   text hash     0b5e6bbb8e5b2a4c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

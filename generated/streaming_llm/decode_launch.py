@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1ee43a58b535a921
-#   text hash     81d59f9cef3bd919
+#   content hash  045943735e54cff1
+#   text hash     5cf81d4bdab34c4d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

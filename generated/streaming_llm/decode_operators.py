@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8e1f01fa51e0e6ba
-#   text hash     646ed16973aac64f
+#   content hash  41446fece10133c7
+#   text hash     9daa6337b6cedaf4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

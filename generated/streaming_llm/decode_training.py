@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d0a9b496adfe4575
-#   text hash     0c08ab8b132816ad
+#   content hash  60df056207135b3d
+#   text hash     af122adc3690432a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14f274f996e323d6
-#   text hash     5d0fb91ac70edc6c
+#   content hash  eca783748326a122
+#   text hash     6642f8a946995dea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  74d790cafb6125e6
-#   text hash     5bb79aebfc5af27e
+#   content hash  76892e8cb6233812
+#   text hash     b64d2ef286c77f1a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

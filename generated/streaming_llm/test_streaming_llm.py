@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d80cab7ff34f9173
-#   text hash     6086b3a5fbfa1c06
+#   content hash  25d2e0d0a0868764
+#   text hash     4c4d7da92e6a60d9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d32e58713be45d4c
-#   text hash     bccb70e97169bea1
+#   content hash  880ab5295ca3630e
+#   text hash     d0c830dcea978afc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

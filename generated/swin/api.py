@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d963ba389417769f
-#   text hash     6a5b1a5b212e4e56
+#   content hash  64f05dfece2a1fbe
+#   text hash     dfbf52d653b2f5b4
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

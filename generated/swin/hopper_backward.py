@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  823b36363832d133
-#   text hash     7010d3cd8f7998a5
+#   content hash  a8eed707f2c1eec4
+#   text hash     c84552fdeec1e1f7
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

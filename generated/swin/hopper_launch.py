@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  12cb4134cd63469a
-#   text hash     88952300bf45b092
+#   content hash  50a21c7e6feb0ee4
+#   text hash     f301a4dd1bf35fa7
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

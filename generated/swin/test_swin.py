@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  76ed3deee073b040
-#   text hash     81adb5099c3b6c1b
+#   content hash  010f93bbc39d159e
+#   text hash     54ed35dce8a924de
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fa6200938b49bab0
-#   text hash     89a2f2ff74f8853c
+#   content hash  559774de2c371629
+#   text hash     f8869034e6554c81
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

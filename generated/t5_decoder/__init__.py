@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ddd7dfc51ca2a6ea
-#   text hash     38bfdaa600571246
+#   content hash  419662da8f837bab
+#   text hash     9f46b7f58fca980a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  efeafe121aafc4ae
-#   text hash     984945b6596d546b
+#   content hash  f64ca199ab3713ff
+#   text hash     05905ac3e81271ce
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

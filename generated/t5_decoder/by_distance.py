@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0e969391ce2c7ebc
-#   text hash     8d39b2d592caa907
+#   content hash  9713bd922fd5ffbf
+#   text hash     e16da8ed76d74b98
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

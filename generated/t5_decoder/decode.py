@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  63919021a005f2d5
-#   text hash     4a5e7e0330576325
+#   content hash  c2647cb2f39b4c4c
+#   text hash     1b234cdf0feacbb5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

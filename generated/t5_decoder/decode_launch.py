@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dfc770ef8246f271
-#   text hash     ab7b8dd6b254cc77
+#   content hash  95bc9c79d3099121
+#   text hash     6fd3bf252244e481
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9ca31cb957fffb74
-#   text hash     fd33d11342f8bde5
+#   content hash  46500e67203bcfdb
+#   text hash     e7e1647c015c2500
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

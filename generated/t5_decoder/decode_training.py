@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2d8e039f0d0e077d
-#   text hash     550af3bd1bb4fa54
+#   content hash  bd0bed4a96cb4273
+#   text hash     85beb1c9a40ef5fe
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

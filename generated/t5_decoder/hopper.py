@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6158bbc5a7912395
-#   text hash     2d386c42a3e622a1
+#   content hash  7217cb8c49748c9d
+#   text hash     5160f56bedde98be
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0ed002540936fbe3
-#   text hash     31d8fc06b57d3c2e
+#   content hash  9e35eae4544360f1
+#   text hash     f3a2c3ae5a0dfa09
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  381d7fe6858a0e0f
-#   text hash     1f6e8be80699490f
+#   content hash  7f29943525969499
+#   text hash     8fb041380bf88fb3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

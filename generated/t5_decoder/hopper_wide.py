@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b8a221b5bd7888ae
-#   text hash     04c8b7f41a9ca61c
+#   content hash  4cc0299df6b8d91b
+#   text hash     1875ba66b14edfc6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

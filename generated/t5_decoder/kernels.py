@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bd2324bb4f78bbcc
-#   text hash     963b727a0a72f218
+#   content hash  1122a0595c506085
+#   text hash     e3806a80b4656a64
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053ec055c83ae3a8
-#   text hash     b46daba5a3d26e1b
+#   content hash  a3fd75330ac81b50
+#   text hash     b56d898e722c5027
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

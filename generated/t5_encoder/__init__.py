@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3d0d35b6b6d791e8
-#   text hash     a503ef2b2c0c7ace
+#   content hash  87211417222bca89
+#   text hash     19d939ecd833879e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

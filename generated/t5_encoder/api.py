@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  442573cab1dbd9eb
-#   text hash     a6ae7e126b4e04d8
+#   content hash  7157ca53a27c015b
+#   text hash     11a1221c6ac8b19e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

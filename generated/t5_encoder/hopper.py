@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  91646ba50311701e
-#   text hash     50bd0f3dc4bfd068
+#   content hash  859a10537bb16c6a
+#   text hash     604fffecf94003c7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bc08ac65cce85020
-#   text hash     d55d4305cfbc94f2
+#   content hash  21119ebdedbfe845
+#   text hash     3d1d15f5f00b42b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

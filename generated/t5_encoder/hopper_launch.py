@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5fb5f4ca745e8acf
-#   text hash     d900e37bcb3ae7b7
+#   content hash  e62663b6f0cc0a11
+#   text hash     f5749ccac5a9deb9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7139cdf6470b7c3e
-#   text hash     9ece19f09c05a6d0
+#   content hash  4bf4ca2e6f363e55
+#   text hash     91bb2201b50e18cf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  599e137f8fa98cc2
-#   text hash     5bf13ee9d2fd2339
+#   content hash  d2d10ce269e01498
+#   text hash     0d6a66890950bee2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

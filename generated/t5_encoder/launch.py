@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ee8c56c943436f39
-#   text hash     7c6d575593b26cbb
+#   content hash  10d57716a4204cfd
+#   text hash     bf8f66c0b14e6c3a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ae8bf3136dcb8f5
-#   text hash     1d6c95a2bcd0477a
+#   content hash  1b3e6fadf0ddcc0f
+#   text hash     792625729b0a1d73
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

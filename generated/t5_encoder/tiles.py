@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fa8eca2a89feeae5
-#   text hash     7b6cf0763a1962d4
+#   content hash  24f5b6e78aa32b97
+#   text hash     ca9e6b789316e607
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  db412c93fd4a82bf
-#   text hash     2eacf79f882af67d
+#   content hash  bdc9dcc1aa1fe96d
+#   text hash     3c25a03e28dae73d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -63,10 +63,14 @@ def attend(
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    if "rel_bias" in kwargs:
+        raise ValueError(f"{SPEC}: layers themselves give rel_bias: leave that out of the model's keywords")
     if is_causal:
         raise ValueError(f"{SPEC}: expected a layer that is not causal, as the spec shows later keys; this one is")
     if sliding_window is not None:
-        raise ValueError(f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer has a window of {sliding_window} keys, the spec none: it needs the term sliding_window"
+        )
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     if s_aux is not None:
@@ -80,7 +84,9 @@ def attend(
             f"{SPEC}: the layer has {query.shape[2]} queries and {key.shape[2]} keys, the spec reads both at one position"
         )
     if dropout:
-        raise ValueError(f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none")
+        raise ValueError(
+            f"{SPEC}: the layer drops a share {dropout} of the weights, the spec none: it needs dropout: true"
+        )
     if kwargs.get("output_attentions"):
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e12ed2cdd960d647
-#   text hash     6666929fa24635ee
+#   content hash  4e2162e044fcd896
+#   text hash     9a247e26225343f3
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

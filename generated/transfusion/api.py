@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c1f2e6ac6c511a64
-#   text hash     9a6a48d819e8461a
+#   content hash  6be6caa490c119e4
+#   text hash     72cf341989c64f20
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  93e8275fe20f6263
-#   text hash     9b1fac40efce52e7
+#   content hash  1f6a7f91f5ca8b2b
+#   text hash     20e131bc191b7967
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

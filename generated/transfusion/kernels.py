@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ee222783377eded5
-#   text hash     21d84d0ea1fb8079
+#   content hash  17cb13cb30792ffc
+#   text hash     2463ffab34641889
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  28af0bba6ae617f2
-#   text hash     b0ed999cd82e7438
+#   content hash  7f06a7f47174aeae
+#   text hash     c40cd260f1421086
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

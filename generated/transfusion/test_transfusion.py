@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c7e4ff83ac6f930d
-#   text hash     a3deb79d8486f8f8
+#   content hash  f2a6abdffe90dae1
+#   text hash     7bcc0eb7d5c204f5
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

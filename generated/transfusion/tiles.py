@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7b2c100ee2d54be4
-#   text hash     65790c79867c735d
+#   content hash  1d999adebae12bf7
+#   text hash     01c9b0dac999de45
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9667a1f54181df58
-#   text hash     544cfd16a60e4a22
+#   content hash  dcd7842cdcd212a6
+#   text hash     9e058c78a92e6049
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

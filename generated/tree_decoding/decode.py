@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e72c35969b6f0c8a
-#   text hash     9b2bd59df7f550f5
+#   content hash  20e9710a6596de1e
+#   text hash     21fbcd6cae90de1a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

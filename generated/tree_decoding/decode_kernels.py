@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c4854eb5a5100e5
-#   text hash     9f53746a9537b887
+#   content hash  4e2cf04803fdc5c3
+#   text hash     c15cc12d2fd7848b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e2f4634f99ef40d7
-#   text hash     c2d14bed7cadf4e5
+#   content hash  0a356eb3387e0def
+#   text hash     b79733d21296fcf7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

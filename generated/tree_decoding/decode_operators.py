@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b3bc06da2564a525
-#   text hash     1fd579ba6fa64cd3
+#   content hash  8367e757a635594f
+#   text hash     07e70d8e76262d4a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9de906f32dd3fe4e
-#   text hash     5e37706c6d6a7a12
+#   content hash  fdfc1c8ff871512e
+#   text hash     4cb33b229cc5f199
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

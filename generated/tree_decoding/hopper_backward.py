@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bdc22b88cd071637
-#   text hash     ee052dc1cc4a9bfc
+#   content hash  285611486ada5bd0
+#   text hash     b1ebca4cf9bfffc5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

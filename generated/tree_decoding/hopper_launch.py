@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ae9e146fa1d20246
-#   text hash     52f1280bfb90ebaa
+#   content hash  bde292b2d209fba7
+#   text hash     a65e19576a959607
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

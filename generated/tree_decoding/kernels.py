@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ab856693a2256c3e
-#   text hash     e3e89f8ca6b1fed3
+#   content hash  c70fc3a96c30b2d1
+#   text hash     42b9d344ab78eb8e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

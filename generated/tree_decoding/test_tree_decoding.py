@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5a1886056b4088fe
-#   text hash     95daa304f1afbeb6
+#   content hash  2338c0a429eaa772
+#   text hash     b4fd31cbfa8dd73a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

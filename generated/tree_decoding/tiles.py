@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c4a12ef6510bfd85
-#   text hash     1f85699c5fd90b46
+#   content hash  79a1500dcee02bfd
+#   text hash     6547a22f876e5ebe
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f3cdd6d4a2575ac
-#   text hash     961b99ed6492ee63
+#   content hash  d9b66fa13052f906
+#   text hash     6b4c876eb983ca44
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90daee43efcdc844
-#   text hash     fad8d75274df17b8
+#   content hash  bcd4aaf9b1557dde
+#   text hash     e6cc2308ff7ca329
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

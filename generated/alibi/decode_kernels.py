@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e82ff3a8db034333
-#   text hash     978563f5c599d8bb
+#   content hash  404958325f4e995e
+#   text hash     10a200ba60c9dd32
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1fa8a126823bf587
-#   text hash     bfef0dae752df730
+#   content hash  0893d71f7991a327
+#   text hash     79ad7494f4d73a74
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf4ff96d5ba8cc07
-#   text hash     36851722cd9aca3d
+#   content hash  6e045ca651fb144a
+#   text hash     31ee9bebe653ef8b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

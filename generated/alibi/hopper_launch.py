@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  777cbb35d5ce963e
-#   text hash     889b2dcd18a83097
+#   content hash  59232c137663f39b
+#   text hash     ffd752d1f89003ec
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

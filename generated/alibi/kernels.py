@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1eb3d2f793fd306a
-#   text hash     86e1c9f9bd9541cc
+#   content hash  5c6aa2f429252940
+#   text hash     4885448efc0a6981
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

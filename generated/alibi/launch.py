@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  87410b0ba7b00c2e
-#   text hash     1588070bd3914d74
+#   content hash  20e21858c2c74c5f
+#   text hash     c9a60b267e22a89b
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

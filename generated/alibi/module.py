@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a7db00e470eca0c4
-#   text hash     7eaee7b4063491fd
+#   content hash  2dee0f8947f32922
+#   text hash     8cf4f21df515052d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3abcb381ea71324f
-#   text hash     b52a15e3e30c1ded
+#   content hash  c9da903c8421f426
+#   text hash     d24a9ea9daeda506
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bf8f84226d13f4aa
-#   text hash     0ae17d0cbf1be3d3
+#   content hash  110a8e554666e9ca
+#   text hash     2b289687abd45aeb
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

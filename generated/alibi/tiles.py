@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  56729dc79e0d32b2
-#   text hash     e3a8d59015ff9f9f
+#   content hash  aea6b065b4207355
+#   text hash     e645cd16e67427eb
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

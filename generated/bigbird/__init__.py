@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e24e616aa29daadc
-#   text hash     7fefb67f2d0efe97
+#   content hash  1071db20febc2486
+#   text hash     e99cdeaa4df5aa15
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

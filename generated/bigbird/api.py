@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  622c87cee4dedead
-#   text hash     c4fd773235a15b21
+#   content hash  e60b8d0ca8a30637
+#   text hash     c2cf9671fb019954
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7caece4d169fde37
-#   text hash     6d0bd312972eae96
+#   content hash  874adbf740a814ba
+#   text hash     0f5400b4d278386b
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e13e78be8df2c9d3
-#   text hash     78b0366a3ab38bf4
+#   content hash  df38a4d4db566cef
+#   text hash     a6032ac0a5b9a092
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

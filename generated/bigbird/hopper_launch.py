@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  311405502749a0a4
-#   text hash     12363ce302f577f7
+#   content hash  77c114af8e0fba82
+#   text hash     7ebbdc43d5514dcb
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  23868680f4462052
-#   text hash     b02a010c060d1b3b
+#   content hash  1e0886f14db32f2d
+#   text hash     3b7082b1c9b4a458
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  53cd799d6976ee5e
-#   text hash     2100adca122e6900
+#   content hash  ee4d1669154c6bae
+#   text hash     d7660aae65ab4291
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

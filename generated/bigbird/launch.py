@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8cb8e53da1f630d3
-#   text hash     b9a16db9e7729ee8
+#   content hash  ab1ffc314896beb2
+#   text hash     f6f0e56eeed82398
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

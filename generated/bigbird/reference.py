@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7a39981c8205d96f
-#   text hash     42075ddd925e9fd2
+#   content hash  04fc7031dc6a22a5
+#   text hash     fe0306cbfbb5371a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b7a42d89b6364ac6
-#   text hash     93dac32269f030ae
+#   content hash  2c10acda3a8cf5e3
+#   text hash     13dec53025d03bc4
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

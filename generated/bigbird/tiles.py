@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1afd28c797d3682f
-#   text hash     fcd72c8a265880dc
+#   content hash  9d5aa550e09a8fde
+#   text hash     e59f15824d2d00f1
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

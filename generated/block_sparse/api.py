@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae9b06f4d3281b4b
-#   text hash     5aacd8ca684d7a11
+#   content hash  c0527cc8cf7b1f12
+#   text hash     3f1462774444be48
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  96f79d60b0cb2a3a
-#   text hash     64bced48d61c05a7
+#   content hash  5ad60df013d19e3f
+#   text hash     8767d94cfd4fb216
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

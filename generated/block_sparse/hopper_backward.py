@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3af10052f025c751
-#   text hash     d7376c263c8e982a
+#   content hash  2e60d17ff0a19b39
+#   text hash     907ffbf0e589ef8c
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f926de6df8e98f5e
-#   text hash     b866fed6d6d2aac2
+#   content hash  deecc833ebe0a987
+#   text hash     138ed1b3176f475a
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

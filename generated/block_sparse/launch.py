@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c89bf63e66fb85bf
-#   text hash     a298bb5dd4f4c423
+#   content hash  58ef8844a02296e3
+#   text hash     f332babeb0917ed7
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  77c2e19374339ec2
-#   text hash     84dfaecdd1017d9a
+#   content hash  04b7245c61da7841
+#   text hash     0e37502dd5782422
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  144e6efbdc2ea8e2
-#   text hash     b1b93845049e9a10
+#   content hash  db30b08a02e9984f
+#   text hash     6a721b2d73b75977
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

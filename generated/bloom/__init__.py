@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  18712db6a8c8539b
-#   text hash     f7e7606e3eacd4d1
+#   content hash  14fc5ee85970256a
+#   text hash     9212a154260df596
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

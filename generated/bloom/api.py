@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  46d0a14046a80447
-#   text hash     b417ba0a45e1e555
+#   content hash  6b9487c8adc0faac
+#   text hash     e7ae9019dea4d488
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  351207c2dcc39ab5
-#   text hash     14a9a98950a4c630
+#   content hash  3d52faef0d0f7836
+#   text hash     6903b23cd43bc64a
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

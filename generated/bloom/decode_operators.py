@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8957acbb5b71f2ef
-#   text hash     73dabf272f499d58
+#   content hash  389a1b1448d39416
+#   text hash     e7ffa3ad0f2b7814
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

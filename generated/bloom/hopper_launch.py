@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c03d0aad1ec7bc2
-#   text hash     ec30eb19c0319403
+#   content hash  797df1117a5fb0ee
+#   text hash     6319bf2deb7e0a7a
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

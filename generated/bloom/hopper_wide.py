@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d84355a329a320ba
-#   text hash     d061b19c857e1815
+#   content hash  e3cca9696359761b
+#   text hash     61d6f7cfff587d51
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fb8a6bd5de4e663f
-#   text hash     ef069406e9b0b671
+#   content hash  f340ce84bef1ecc2
+#   text hash     7a9a96157cb8852e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

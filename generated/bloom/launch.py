@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c4851c0663e4ca9f
-#   text hash     fde13a7a4f7f090a
+#   content hash  f7bcfb9105a08094
+#   text hash     2ff139f7991b1e80
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a491e5a711132a96
-#   text hash     52e5f2234e42091c
+#   content hash  8db7cc9aeb6defcd
+#   text hash     a0cefc222bb03b63
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6161884a08434daf
-#   text hash     09f2f4658d20608c
+#   content hash  6efcf1e5989f667a
+#   text hash     db910e698de0c75b
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed682064b0c32f1a
-#   text hash     4cfc1da19ae311bf
+#   content hash  68a46c3018f1dddf
+#   text hash     b3f2439df2561f53
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2793c70808193fbd
-#   text hash     a67c167f44f09c96
+#   content hash  5956ec82495fb744
+#   text hash     0f67ccf227877fb3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ae1b14832c4a026
-#   text hash     24f12f38c03ce428
+#   content hash  c15bd4c02933048f
+#   text hash     fbf40135967b2ebf
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e53688fd84f75ccf
-#   text hash     b043af098649bffe
+#   content hash  3b25598ba0fe5e6d
+#   text hash     336ca5f4c1136fc6
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  237895d4f7c1eb78
-#   text hash     2016a97699dce1d6
+#   content hash  1e5a4ba553db835f
+#   text hash     b9fc682e590b4c5c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1995db73f5ca7335
-#   text hash     c6cc655620333fb1
+#   content hash  630c992b626603a3
+#   text hash     95605163644c07c3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67504436ae4d5cd3
-#   text hash     08ba7eef8a5cff59
+#   content hash  9699e00ab0c2b6fc
+#   text hash     42329c84a55f8d18
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

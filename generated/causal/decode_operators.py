@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3704c01b0e3ddb87
-#   text hash     53d47f18c92ef0d0
+#   content hash  ecc4ff4220b15b3d
+#   text hash     42909ac43e8609a8
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

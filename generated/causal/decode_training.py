@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  574db0e7ced6e2a2
-#   text hash     aff6351a8cdfb673
+#   content hash  cda96e21f0a4ae25
+#   text hash     2266ce8b6673d93a
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

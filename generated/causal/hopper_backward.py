@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63745206d5df25db
-#   text hash     755e02c4d3fb4f97
+#   content hash  141b8b68eca688c5
+#   text hash     7183c47285d85c58
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4fa80366d7ce6b13
-#   text hash     c36692ebd511aed9
+#   content hash  64f21d3f3453922c
+#   text hash     0d0dac9c6eec72c9
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

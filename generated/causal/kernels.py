@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5dce169d14d9bf0d
-#   text hash     85defed51a0a556e
+#   content hash  1c3bb2d058d96fb5
+#   text hash     22f9011e163157d5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

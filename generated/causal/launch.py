@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aaa047c54cdae894
-#   text hash     f4d32df0e37581db
+#   content hash  b2f1ff322d45ea6e
+#   text hash     19005dd422be239e
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

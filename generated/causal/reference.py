@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b69ec58cf614087
-#   text hash     f21c562e01e4867b
+#   content hash  2703b888d67cf573
+#   text hash     6fc017a096fbd85a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ff8f0c7b94950a47
-#   text hash     0e60244bfffc2ae1
+#   content hash  8f55e912b53e5e60
+#   text hash     e9c84cc34e843652
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d463f743514b3b9a
-#   text hash     ad99149e2a95032a
+#   content hash  f520853f184bc251
+#   text hash     1e6734b89976b1ea
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

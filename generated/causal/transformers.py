@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a54d5bcb927e0cf9
-#   text hash     5d4de24bc0a0a2ab
+#   content hash  970d8c18c260a090
+#   text hash     76aaf68a5eb3debe
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

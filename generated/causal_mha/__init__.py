@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  06403cf1ad0c57e4
-#   text hash     245f432a14537a75
+#   content hash  f0408d21e1431103
+#   text hash     936b272682aec59f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e503cf45ca4da893
-#   text hash     5a7ec5a35ef3fef2
+#   content hash  d9919a055e94bacf
+#   text hash     1aba9e83f8365721
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  56e76d4fe1571be9
-#   text hash     4129c4fbcf86d5e3
+#   content hash  415bc41647474372
+#   text hash     58a25117def5b6ac
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

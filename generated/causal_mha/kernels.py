@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7aeb31b1924f4c42
-#   text hash     3a7c763ff4be90d7
+#   content hash  5402df7d1ab379e3
+#   text hash     1a807d42a9601fc5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

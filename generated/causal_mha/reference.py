@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22c423b002089308
-#   text hash     5bb6fc3120cd60c6
+#   content hash  89a40b3d31d79325
+#   text hash     3f0f275892e2c2e9
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1d60f84b338733ec
-#   text hash     cc4baf53bc00572b
+#   content hash  9e18a1be46d6a5a3
+#   text hash     2be4d1a232e95a7a
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

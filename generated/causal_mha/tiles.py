@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80b223e66f2ee828
-#   text hash     6a57415930517470
+#   content hash  021012275f94ff4a
+#   text hash     a21a9f4256ecebad
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e063f83f2f2229f6
-#   text hash     95aa52c8a2788253
+#   content hash  13f34792d9082be8
+#   text hash     e370a2ff4907ad54
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1543d774cfcd0378
-#   text hash     fdfe078516777772
+#   content hash  c79bf65114854463
+#   text hash     b3b633c6d173e63e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

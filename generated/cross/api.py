@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f37c8f1121903091
-#   text hash     f65a707a94db3734
+#   content hash  cc4ba6d9519c94ad
+#   text hash     e4d81559bbb836b5
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6e2666479f8224db
-#   text hash     ac2f6ecacea72373
+#   content hash  e403e925790b7f2e
+#   text hash     8a97783fedecaadd
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  40f626a082622e3f
-#   text hash     439c08a8eb07e57a
+#   content hash  33e108be94faa06a
+#   text hash     fe1d2872029d277c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

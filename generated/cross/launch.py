@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  abdc63b03934c669
-#   text hash     c63303b9601a5733
+#   content hash  ce85a898c31fdf1d
+#   text hash     137a4b6216f1790b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

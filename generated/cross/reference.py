@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9e52141c85232394
-#   text hash     afd173e62bf74ace
+#   content hash  cc62dd4ed6e8ca9d
+#   text hash     19f884afc77d0808
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3cef62c327a471af
-#   text hash     62693467db8467e9
+#   content hash  75f60229807ee4e3
+#   text hash     400bbe90f9227ee3
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a6e4ae414c2869e
-#   text hash     c5d9d7571ef4faba
+#   content hash  3c3b855c5972f690
+#   text hash     85f8cdb48c4cdfd8
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c17e0930e8bb4294
-#   text hash     c574cf1ca58088b1
+#   content hash  247114fc02bbdcc1
+#   text hash     f2342d5bb9b8003e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

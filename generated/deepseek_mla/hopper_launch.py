@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cb8041a7eab87c2a
-#   text hash     6a9eb73e401b2a50
+#   content hash  a186504a0c5fc42b
+#   text hash     1e4d8e36c845c202
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cd7f91eea3b2391f
-#   text hash     042df9df7c1551d7
+#   content hash  85bfba93386f9fda
+#   text hash     7abbea8c9d5b5b55
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f60e7f23bfa68741
-#   text hash     2133a34dab54e726
+#   content hash  3f3a4669480606d9
+#   text hash     012b98c32ff4fe1d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

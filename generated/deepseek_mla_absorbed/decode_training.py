@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5582f3957ee40d36
-#   text hash     c40557768271d3ed
+#   content hash  a6c74f2f3aad3895
+#   text hash     c119a5a6c509b457
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

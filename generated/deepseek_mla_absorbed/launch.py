@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a94a7154fe5aa8c0
-#   text hash     76da9e2d35c52db0
+#   content hash  555ef8b463461463
+#   text hash     d59e54bca94b2708
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f835c5789f7ad096
-#   text hash     aa9e9a34c81ad29b
+#   content hash  3a647f1dbb1b0932
+#   text hash     db8c898ca9afe5b0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  41818aa4f3dc78bc
-#   text hash     7bf7c138b013adfa
+#   content hash  c567ffdfd3004df7
+#   text hash     fe0ef2e66ed2867b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

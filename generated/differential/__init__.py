@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc76fa1751c142de
-#   text hash     02c96e21379b34c6
+#   content hash  7809c4b20a0034e5
+#   text hash     a0f0d2a84a4f1130
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  29b0b8e1edbd9906
-#   text hash     2032afc3f8a77f65
+#   content hash  c098625aca90011f
+#   text hash     2b9177504c793858
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ff17991e51c80f30
-#   text hash     3a2fd0ab63bbb151
+#   content hash  4072ba9a7be2b999
+#   text hash     4c8754eebf372052
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

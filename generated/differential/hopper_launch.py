@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0a4fa920c450dc68
-#   text hash     3d4189b57734c3b5
+#   content hash  d0fcc19bca11cb75
+#   text hash     5d715556a9d5694b
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

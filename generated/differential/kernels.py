@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1976bd7ae555b43c
-#   text hash     fce9a294d3ae2d2b
+#   content hash  e5a6b5e27ff11ec7
+#   text hash     1b7c941e32511283
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

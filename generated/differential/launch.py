@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3097e27a53db859d
-#   text hash     96e711739e0d9109
+#   content hash  f8e14bc0c143270c
+#   text hash     6778d5351f0e7dd3
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

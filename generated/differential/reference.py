@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  45387550fc72466c
-#   text hash     2b563bb89330ee23
+#   content hash  09f0d51be3f93156
+#   text hash     eeee2fc3f5e06639
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

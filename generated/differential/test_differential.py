@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d42304aa3963eae7
-#   text hash     d74cb30e8a775b6b
+#   content hash  91297669338128af
+#   text hash     70c6df2da29114d3
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3152388ddb9cab67
-#   text hash     b7855bf2ddc2d31a
+#   content hash  8dece2a90b88b08b
+#   text hash     52a63fe063049f37
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  798258239b9cbfe2
-#   text hash     af99cbc353c71c69
+#   content hash  c2eca31783e26d82
+#   text hash     2030d104a3e9d096
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

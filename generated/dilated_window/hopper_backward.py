@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f28698f65c6862f9
-#   text hash     20b8f9cc89a6bbbb
+#   content hash  2ccfcd30b8aea3e3
+#   text hash     b1cde47deb9ebc8c
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

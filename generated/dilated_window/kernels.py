@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ed74d12870781c8d
-#   text hash     10244ccc59a74c19
+#   content hash  5bd44121200ee9c2
+#   text hash     7e33ab5e280fd43b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

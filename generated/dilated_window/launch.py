@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d119519fced10eb
-#   text hash     2fe37718d5bcbf2f
+#   content hash  bf7ec73cffaaac1a
+#   text hash     55db27e37a9418b3
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  78da35fb5e3f1b45
-#   text hash     3eca8109d947080e
+#   content hash  53249b266e5e1cab
+#   text hash     bb1567273e58a791
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

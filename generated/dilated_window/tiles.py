@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64b3e761a90e8549
-#   text hash     f6392b57af2bb607
+#   content hash  a7c9a8f6ec8bc20c
+#   text hash     7d1ef594485157f0
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

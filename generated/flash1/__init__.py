@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8d331b7ce3d6b8ee
-#   text hash     7257fa9ba25a97b7
+#   content hash  481c7eff673b72b9
+#   text hash     bcf3a5a6ab274f2f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  649742df972d198b
-#   text hash     a0d45d98c1b8c09e
+#   content hash  2d0ef3cf012c7d26
+#   text hash     f06f6663440cffaa
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

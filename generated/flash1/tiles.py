@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2e157a5e542f7ef0
-#   text hash     78473b2211abe926
+#   content hash  11197420bf517651
+#   text hash     558441120384c2db
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

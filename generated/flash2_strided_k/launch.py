@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  63c197f47debfa2b
-#   text hash     00696f689ef4e173
+#   content hash  227192eec6e09a77
+#   text hash     e2aaec7e23720517
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c2e81f26dc2da046
-#   text hash     86875f0f93642cbb
+#   content hash  9c754f4bc0b0b43a
+#   text hash     4a428b69d8843714
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  414b87437a8bbacb
-#   text hash     3fa6f167303ea5d9
+#   content hash  3600b47f8c9379e4
+#   text hash     5efff417fc8cd530
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

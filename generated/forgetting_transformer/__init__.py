@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7116e920e7436265
-#   text hash     36cd7c6b3d28efdd
+#   content hash  924fa31308d6a5c8
+#   text hash     2fec8f97182496f1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

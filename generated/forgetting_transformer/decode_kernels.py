@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f19fa90f4150a5b4
-#   text hash     e5585874a4e3200b
+#   content hash  4234cf8f6009b60e
+#   text hash     c5a86de18a164a4c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

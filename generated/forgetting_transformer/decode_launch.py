@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e0985527cc64c26
-#   text hash     314a8de058ce0452
+#   content hash  9bbc80511bdb3bdb
+#   text hash     e8996c51a9003b28
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

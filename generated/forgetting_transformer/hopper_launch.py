@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  547e578f3358369d
-#   text hash     883dddf279529eb7
+#   content hash  a8fa7409e8019ae6
+#   text hash     16ee01c36dc9f288
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  eed2db2dbc37194c
-#   text hash     4a2d098431d524e2
+#   content hash  05c6d0bac86047d5
+#   text hash     acea90c8a1d0b3ce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

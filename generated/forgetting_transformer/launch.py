@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  79a3fb7a1a59fdba
-#   text hash     ca17ef5e3834b47a
+#   content hash  c1123f4b901902ae
+#   text hash     5ec0fb75903606d0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

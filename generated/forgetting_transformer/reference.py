@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c7abfc39d000f865
-#   text hash     4111849200782951
+#   content hash  580c99f75a8124f0
+#   text hash     95ee9cbc093ae01d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

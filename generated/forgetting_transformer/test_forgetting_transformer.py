@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6bd26e77b757c6dc
-#   text hash     94084785e32abf5c
+#   content hash  2f8cf76adb96fa51
+#   text hash     7b9b50c914eaa9cd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

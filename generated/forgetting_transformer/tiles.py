@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b501ba4033a04fde
-#   text hash     4801d8a58b3c8f5c
+#   content hash  faa0f6780d6808c8
+#   text hash     5a0fe6a0ab1cbd40
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e382eb26a5badae0
-#   text hash     52a7237fad6cb233
+#   content hash  e6a99a6e6a2460b6
+#   text hash     11dabb1b97416d50
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  035ce6e1dea008eb
-#   text hash     12ad0e37d31eec78
+#   content hash  fea2be2118d8d5bb
+#   text hash     10b35e087ac4e326
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

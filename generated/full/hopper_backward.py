@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9a931bcd92fd9aad
-#   text hash     2c8dfd8c3a65ce1e
+#   content hash  503fcdfccc3c6ab6
+#   text hash     c84d4ca28f570de3
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

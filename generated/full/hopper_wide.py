@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8c42dfb521fbb708
-#   text hash     7188c5e28103207c
+#   content hash  3f0540d8c107c84b
+#   text hash     af3551ce9294b222
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  04919f1a5d467cca
-#   text hash     387b425dd3e2bd85
+#   content hash  1cd0aa9ebe9f0bbe
+#   text hash     6cc42306a216d0ce
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

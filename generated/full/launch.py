@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ac0bf5d81d19a01
-#   text hash     90e06df0c2b9d7d8
+#   content hash  cd058a46fce7401a
+#   text hash     fbb2289e103d1408
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9a6fb9a6fd44e8d5
-#   text hash     7255c504b3be6060
+#   content hash  c6b3d3880128bddb
+#   text hash     350a7a7d71e35720
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

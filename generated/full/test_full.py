@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5aaeaf8139a81050
-#   text hash     586bc9c70001c178
+#   content hash  539ba7feaef7d653
+#   text hash     34de0350befe41f1
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

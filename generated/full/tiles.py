@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fadf67b97f0abed8
-#   text hash     addb8aa9e9f731d3
+#   content hash  6d9a36b02d4c3298
+#   text hash     8e0443f220518628
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

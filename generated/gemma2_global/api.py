@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  52a0f8ff45689cb7
-#   text hash     61a39e728fd33bfa
+#   content hash  b26fed5e8b1c95bc
+#   text hash     1bb310973dfff749
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6712b38a0c8f530d
-#   text hash     0d0e3a6b8d67195d
+#   content hash  136071d825786c6f
+#   text hash     0c590e31c2a017f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e054ecbb1afc795b
-#   text hash     a63c103457c2c1f7
+#   content hash  585941690a44c0e4
+#   text hash     6872c9c6c64f04a6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6596a20c50b9651a
-#   text hash     81cb7658ca9c5332
+#   content hash  f0962c9a3b7e0e43
+#   text hash     48392518cece1b2c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

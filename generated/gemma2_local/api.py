@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6697639fe5ed4f94
-#   text hash     e6fa399b37143768
+#   content hash  fa4a68db65622aba
+#   text hash     57f5cad63bda126f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

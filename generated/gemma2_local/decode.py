@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c63c63a1fbc71a4f
-#   text hash     770a7c3dc2a7e786
+#   content hash  0d34803b735a15d3
+#   text hash     427235c32aef1718
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

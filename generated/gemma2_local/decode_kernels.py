@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3471c490d88e48c1
-#   text hash     6814145b85bba883
+#   content hash  d0eeb04104e948ef
+#   text hash     b0368de9113b200d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c03ee7f3d08fca5a
-#   text hash     f9ed8ea26aaf4224
+#   content hash  dfe2631aec52b85c
+#   text hash     af4221ac860bc60e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  20ec13081c1a15fb
-#   text hash     18bed3bd9c0e305f
+#   content hash  df1c527796257eb5
+#   text hash     e23addb3a5d6f075
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e2ee8915656d0e7e
-#   text hash     3b5afb9a0433becb
+#   content hash  138212506627891f
+#   text hash     339003d5ee8a918f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6ed530030cb6ccf1
-#   text hash     168456e046bddf21
+#   content hash  6ce69bbf4e3424f1
+#   text hash     5ac179cb6913ec81
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

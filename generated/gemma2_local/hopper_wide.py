@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  af058f9998ff529d
-#   text hash     c6bc6c22b70660fc
+#   content hash  27904c848a8143ac
+#   text hash     2b8de1606c09fc96
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

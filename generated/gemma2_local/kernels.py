@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a509b03b870205d6
-#   text hash     a355b0a700c6cef1
+#   content hash  8679fafcb81b29ec
+#   text hash     f0ff3ddef211219f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc6b6d020ff2068e
-#   text hash     c29b02fd691a0a5b
+#   content hash  dcf66ecfceb63315
+#   text hash     a07ede482c2324f4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

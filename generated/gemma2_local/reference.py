@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  abf3c553a058dd67
-#   text hash     751fadd6d5cc9f31
+#   content hash  028e00b0813e0a0a
+#   text hash     c7a9f657a2b233d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  290416d12cfc21ed
-#   text hash     1adaffb77b98f059
+#   content hash  ddccb7bb0f321d6b
+#   text hash     a573d5b6a0aa3e46
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

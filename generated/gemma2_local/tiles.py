@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b971acbe28fa4ccd
-#   text hash     0c768e8e75930a01
+#   content hash  f7bd55608b8e8f78
+#   text hash     f31226bee53058bf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c46cb0d282b2b1f8
-#   text hash     689a6b6a2c520852
+#   content hash  6f2650e46d600c41
+#   text hash     35b8885d34de214d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

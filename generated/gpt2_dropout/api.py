@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  628a8b9c746d452c
-#   text hash     fc8177de0e1a7cca
+#   content hash  dc23830f897bc2b1
+#   text hash     d068768454904673
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

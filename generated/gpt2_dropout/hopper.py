@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a311ebd7e92d111
-#   text hash     1e87f12a7869cca9
+#   content hash  c4118616fa8f73a5
+#   text hash     adf30bb5a9456c1b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

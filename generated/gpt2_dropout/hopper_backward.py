@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5a734431a85dc1b
-#   text hash     cc3f4e0df0456ddb
+#   content hash  f49c85a7e3f7c9b5
+#   text hash     cd41867386773834
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

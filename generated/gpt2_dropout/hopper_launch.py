@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a323c9c5917e5e98
-#   text hash     04abe76ed9f461c4
+#   content hash  4fa9df9c23583ce3
+#   text hash     08c80e89c75316ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1846d2f6076e95f9
-#   text hash     89f62938967b3972
+#   content hash  847b1a750c1eef70
+#   text hash     2d6adbd10acff4f6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

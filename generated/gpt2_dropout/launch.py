@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4179d1414d1df5fd
-#   text hash     f9e9c532e36dbeab
+#   content hash  ab147c65e6980bb5
+#   text hash     9d767e7f772404f9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1ec521297defd68f
-#   text hash     3fb5b2aa4f831a3a
+#   content hash  68e0153650f9a269
+#   text hash     da60f6fd4828ee03
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d1ddb9db878290c6
-#   text hash     cf1e8cb9fd32de47
+#   content hash  9a920cf95f3fcec8
+#   text hash     3ad387b0cb2cc4d3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

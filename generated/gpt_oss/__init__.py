@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ccccfc298f27a20a
-#   text hash     b210f8cfa250fc2c
+#   content hash  b597d8f07d474e7e
+#   text hash     bd3c630e1fc81307
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

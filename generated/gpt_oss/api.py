@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5a253f842a5928c8
-#   text hash     55d221f5a72f3738
+#   content hash  95a4fc984c2f6d8f
+#   text hash     778e6c887fd726f1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bb882bb8524b79e4
-#   text hash     3c0de5573b8f3ac8
+#   content hash  bbbab29df99d2394
+#   text hash     fff7d38baf0c18e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

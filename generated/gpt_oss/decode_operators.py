@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  71c72fcbdbada5e6
-#   text hash     8fbabdb7ced161f2
+#   content hash  a1a6d5033fd9c647
+#   text hash     30e00182b0c83098
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2bc393c5b6e1a8f8
-#   text hash     b1d1fb0aa66aa66d
+#   content hash  fd56181b0e77b510
+#   text hash     aa8b30ca42ad56dc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -70,7 +70,6 @@ Symbols
     wanted             bit mask of the tiles that a pass visits
     asks, asked        bit mask of the tiles for which a row asks for a second pass; the masks of all workers' rows
     asked_ready        the barrier at which all workers report that they have asked
-    verdicts           for each stage and worker, which rows have outgrown their first keys
     AGAIN              whether this is the second pass through the program's tiles, which visits few of them
     counts             numbers of tiles so far, before or after a pass
     first_lse          the LSE that the first pass stored
@@ -126,20 +125,20 @@ def find_item(head, tile, i, ranked_ptr, Hq):
 
 
 @gluon.jit
-def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """The verdicts of all workers on their 64 rows of a stage, combined: 0 if no row has outgrown its first keys."""
+def any_row(bits, first, WORKERS: gl.constexpr):
+    """The bits that the rows of all workers have stored from an index of a buffer on, combined."""
     found = 0
     for worker in gl.static_range(WORKERS):
-        told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
+        told = bits.index(first + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
         found |= tl.reduce_or(told, 0)
     return found
 
 
 @gluon.jit
 def heard(asked, asked_ready, WORKERS: gl.constexpr):
-    """Wait until all workers have asked; return the tiles that any of them wants a second pass for, as bits."""
+    """Wait until all workers have asked; return a bit mask of the tiles of which any row asks for a second pass."""
     mbarrier.wait(asked_ready, 0)
-    return outgrew(asked, 0, WORKERS)
+    return any_row(asked, 0, WORKERS)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f5b577d052eb88c
-#   text hash     2b2eecb5f464fd2c
+#   content hash  bc9ce09be35ba1f2
+#   text hash     efaf7945082c0dc8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

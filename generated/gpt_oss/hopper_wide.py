@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b3f521dab9c7ae81
-#   text hash     6a5448cc79eac7bc
+#   content hash  592d12a472badc89
+#   text hash     418d691d22c16865
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

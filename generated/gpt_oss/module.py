@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bf0be06835d30ad5
-#   text hash     6beda5d12535eafd
+#   content hash  ea1a46ef224bb855
+#   text hash     ced7ee189b65de99
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3e28c827ea9044e6
-#   text hash     d023bf4b15cc3adc
+#   content hash  bf3f594fbdd4b2f6
+#   text hash     174fc53ec79c57dd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

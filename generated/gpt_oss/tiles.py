@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0bf2a334f0ca5385
-#   text hash     cefdcdcd5f887702
+#   content hash  35fef4fb132bdbd1
+#   text hash     3531021860f75453
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

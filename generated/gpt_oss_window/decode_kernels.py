@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c077b706bd3de63e
-#   text hash     c8e3c6536ac52da3
+#   content hash  0f726a977200f27e
+#   text hash     6a1a23e7a7e92eb8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cd0a790b313e2fd3
-#   text hash     ada0e54225c0278c
+#   content hash  eda0f7933f661f87
+#   text hash     b3116db807e9cb74
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9134b4a62e0e105e
-#   text hash     a15165d640bad280
+#   content hash  b1c53936e554e329
+#   text hash     348fe35a59a42bf8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

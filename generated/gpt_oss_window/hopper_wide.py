@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f803f97af2bd0ca8
-#   text hash     16bf6707fad8acf0
+#   content hash  444de85030ca4715
+#   text hash     064f8b305b0609b7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

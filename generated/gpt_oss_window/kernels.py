@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  833844dbf0678cf6
-#   text hash     bd3a6a1e09b28ed3
+#   content hash  abf393996a8dbc57
+#   text hash     5d2040f0e23b0e44
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  df72396cce804528
-#   text hash     66abb77d9f70958e
+#   content hash  9e7a74301635eac1
+#   text hash     a80cdda4e079e074
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f11cc7b9a78a6ef3
-#   text hash     28399fdaffb4f764
+#   content hash  cb6a595ac73379f7
+#   text hash     f3019e66ed114ebe
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

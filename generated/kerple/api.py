@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ff827d089a5c38f4
-#   text hash     9b41ac10ecaa77d3
+#   content hash  5b2c52c717e2451d
+#   text hash     3852cfd5e7eb62ef
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77bc53814a186301
-#   text hash     03ba8b632f375e3f
+#   content hash  bf9b8b012a04c187
+#   text hash     b771b464a8a0c26e
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0772c777715814a
-#   text hash     ea905fd805da8329
+#   content hash  33e3c61ec2c2c2bf
+#   text hash     0f986fc15f6847bb
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3972aee59e3f09a9
-#   text hash     8648d2c00c30e039
+#   content hash  ce1407cbc8653656
+#   text hash     46df16c63dec6cbe
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

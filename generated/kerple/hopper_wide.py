@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d8f9e1703f08e890
-#   text hash     d9828a74b132c5eb
+#   content hash  841102a38dde844c
+#   text hash     0844074c714c78c9
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f955321f89fcc3a1
-#   text hash     f1581c43e60fbb13
+#   content hash  dcb2f2291a2826a5
+#   text hash     76f001f3449793a0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

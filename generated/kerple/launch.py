@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e69599427c4dd457
-#   text hash     19e5702615eb05c2
+#   content hash  fef45ea640dffa7f
+#   text hash     baa173f7e5e2410d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0a1eedb37ac9a7a8
-#   text hash     00ea7755603b5a4e
+#   content hash  95654a86cff462e9
+#   text hash     7c9c38ce869249f2
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

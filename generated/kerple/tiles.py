@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ffd4d415123ca87
-#   text hash     b5f3cfb01d2a9331
+#   content hash  c1fd32e8aaad5e3e
+#   text hash     9125eae578bddf8e
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

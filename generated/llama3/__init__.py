@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1c807c055a4a7a18
-#   text hash     9203724f8b43c012
+#   content hash  c56a9df15e5eee03
+#   text hash     a920b0897ae07edb
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  250487d2cb1907fa
-#   text hash     02511b193053cf2b
+#   content hash  0180a60f6a40ea66
+#   text hash     d4829edc8a0b50c8
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bda9f1beda2a1379
-#   text hash     3eeac13053bac95f
+#   content hash  fad3e1407f3c2c93
+#   text hash     d61fdd011b2487c7
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

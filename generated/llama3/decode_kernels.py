@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a781b2cb6b4d1af6
-#   text hash     69e99ad36f59c36e
+#   content hash  939afefa861f9d21
+#   text hash     3273453f2a1f3f81
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c12d2ef004af9a77
-#   text hash     5dc1948151c9f9ca
+#   content hash  54c9756aaf3216ec
+#   text hash     8d269d8b26f1076d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  31a1f74c273dc1ec
-#   text hash     80c9daa6d51ac88e
+#   content hash  16744e9baee81325
+#   text hash     09ddd37a34bee96d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ee3e184beb7cac06
-#   text hash     8befcb612d13bd8f
+#   content hash  91e39ab8bfb9f76c
+#   text hash     49d3d3eb1a139dbf
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53a24229fb18fae7
-#   text hash     2ee6d01f585bc860
+#   content hash  f25335d668fffda6
+#   text hash     a45e5c5351c60061
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  91f56cc28453d8a7
-#   text hash     8fe8e1a9c6689c97
+#   content hash  2b7b917c5a68cc3d
+#   text hash     63a49fe885dc88f9
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec6785d15c00c35c
-#   text hash     8802c30dc49cd7d8
+#   content hash  1fc6648603703084
+#   text hash     9d5fa22b63c7f982
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

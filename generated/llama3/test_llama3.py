@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d1d82d15f6e3982a
-#   text hash     d14a2b5705ee5ece
+#   content hash  990dd9ed8f821f2f
+#   text hash     cf88cdec81534cf2
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2c58c6523a1ea920
-#   text hash     35ac0cf63ecfc8bc
+#   content hash  d0d2a3413ac3152d
+#   text hash     a473bd7417f728d7
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

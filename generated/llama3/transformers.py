@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  07833c7c2a86291f
-#   text hash     0cc1a21b074c0ec5
+#   content hash  749274819b33795b
+#   text hash     822a460c2c36bd87
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

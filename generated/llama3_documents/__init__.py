@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  db754f6bec81769f
-#   text hash     154de3f77a08982f
+#   content hash  cdd221f182bf80b2
+#   text hash     4b46c14339da2d8c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

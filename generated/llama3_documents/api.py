@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4ce0dd19913b408
-#   text hash     4eceb484593c0742
+#   content hash  9b8f194603a9dbde
+#   text hash     5a063a1ab310c9ce
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d580a10ebbf09c6b
-#   text hash     b9113a82ab1f735a
+#   content hash  8ff6e059545eda70
+#   text hash     b4eda1b0436157f1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6a8248a4e2d15e5
-#   text hash     10770c9ac8b4147c
+#   content hash  e842bfd8b9564928
+#   text hash     7cb903ddf99d4251
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  95c1793d8284c55f
-#   text hash     55d06ea9fa007aa0
+#   content hash  5523801f81eb8c40
+#   text hash     453e154b6da247b0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  46cc337a641c8b70
-#   text hash     c57020c0daaea34e
+#   content hash  fc55125c57bfc521
+#   text hash     ff00326abf90fe02
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7cf85bc6aa05dac7
-#   text hash     2af748601bf38557
+#   content hash  ef389ab37a59d6a0
+#   text hash     3b69976e2ad1babd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

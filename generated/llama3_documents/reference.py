@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7917a7d874edc813
-#   text hash     d7ea4b8fead1b11c
+#   content hash  6e19434199ab69c2
+#   text hash     5ec923bf531b46de
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

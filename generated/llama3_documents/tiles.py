@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cd20bac31192ab75
-#   text hash     ee4a5f929e56a864
+#   content hash  cec5e7c46ef3f253
+#   text hash     a5ad0e47bc723d5f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  962b14f0363ca9a2
-#   text hash     3d112b4d891c7f5e
+#   content hash  dbeb58d0fb73daaf
+#   text hash     079a332003f147d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

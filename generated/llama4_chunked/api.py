@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  705fd83d76cf8356
-#   text hash     dcd3dd2116cb2065
+#   content hash  32bcc4ae3ba590a2
+#   text hash     d62f6edd2402b99c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  70322ee6d39f5ff9
-#   text hash     73ab0e0f8633473d
+#   content hash  e9ddb57863e0471c
+#   text hash     45d4d0c646d6299e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  51f01ee51d9220a2
-#   text hash     0ffabc5ead56298a
+#   content hash  745451c766d2e74d
+#   text hash     8c6c189f646c577f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

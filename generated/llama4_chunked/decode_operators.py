@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9aa42dd7a53d56c0
-#   text hash     2adf2a271480aa4d
+#   content hash  1e52575e14ff6e89
+#   text hash     cf48ae0cf95c77ae
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

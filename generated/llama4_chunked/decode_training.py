@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6feb18e49de8b48b
-#   text hash     d5eb63470eb1ae80
+#   content hash  a47d78e45ce7e87b
+#   text hash     e607365fc59a710a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2321fdc8640db898
-#   text hash     ad9638fce2638c73
+#   content hash  cc0b0a778f040fb8
+#   text hash     62c0950ed54d357a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

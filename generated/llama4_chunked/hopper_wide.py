@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a77ae395351f0d66
-#   text hash     1d6d0f41165168eb
+#   content hash  a73fce1115bab9d3
+#   text hash     9993e538c636110c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  598f5b4dac5d99d9
-#   text hash     327b7794f28b36b4
+#   content hash  36f4da98c00d1b90
+#   text hash     747cfb9f6dc1e845
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  32a7099db718a9d0
-#   text hash     d485f5b27987e191
+#   content hash  6241f74a72110716
+#   text hash     006cbfc4048486df
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

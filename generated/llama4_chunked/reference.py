@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  904fa9caf1c1b610
-#   text hash     468d9584951cd37f
+#   content hash  cddc3192770e38f3
+#   text hash     ef3409d7bc501eea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

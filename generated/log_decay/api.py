@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5043b37ba711eb74
-#   text hash     911a18f431447a6d
+#   content hash  00d058390d485578
+#   text hash     2f56788942d26f05
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e3cb88a5def2ae8b
-#   text hash     b674c88c1bf5ac1e
+#   content hash  c7e2827fa83c85b8
+#   text hash     99c4a26bff1d41d7
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f08d24e174998720
-#   text hash     7124f3312fc45e48
+#   content hash  2ab038c499b97e6d
+#   text hash     c515f5ed058802fb
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05476bead33f3bb9
-#   text hash     23ee745614eead50
+#   content hash  533411dc8ab8e29e
+#   text hash     438a4e4c09b7336f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7e8c04225c3c9da3
-#   text hash     0c79cb984a4cfb7b
+#   content hash  b8b5844f951130b6
+#   text hash     d1c3c284c4aad90c
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

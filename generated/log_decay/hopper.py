@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a8b14d88f5a3244
-#   text hash     1b6c78a615abc313
+#   content hash  ec8d18444dcf2e12
+#   text hash     dc94fb9932b1120f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -75,7 +75,6 @@ Symbols
     wanted             bit mask of the tiles that a pass visits
     asks, asked        bit mask of the tiles for which a row asks for a second pass; the masks of all workers' rows
     asked_ready        the barrier at which all workers report that they have asked
-    verdicts           for each stage and worker, which rows have outgrown their first keys
     AGAIN              whether this is the second pass through the program's tiles, which visits few of them
     counts             numbers of tiles so far, before or after a pass
     first_lse          the LSE that the first pass stored
@@ -131,20 +130,20 @@ def find_item(head, tile, i, ranked_ptr, Hq):
 
 
 @gluon.jit
-def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """The verdicts of all workers on their 64 rows of a stage, combined: 0 if no row has outgrown its first keys."""
+def any_row(bits, first, WORKERS: gl.constexpr):
+    """The bits that the rows of all workers have stored from an index of a buffer on, combined."""
     found = 0
     for worker in gl.static_range(WORKERS):
-        told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
+        told = bits.index(first + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
         found |= tl.reduce_or(told, 0)
     return found
 
 
 @gluon.jit
 def heard(asked, asked_ready, WORKERS: gl.constexpr):
-    """Wait until all workers have asked; return the tiles that any of them wants a second pass for, as bits."""
+    """Wait until all workers have asked; return a bit mask of the tiles of which any row asks for a second pass."""
     mbarrier.wait(asked_ready, 0)
-    return outgrew(asked, 0, WORKERS)
+    return any_row(asked, 0, WORKERS)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  33ae69067db2ccda
-#   text hash     07e48ba2f5ae634a
+#   content hash  f6612ff2641b45f9
+#   text hash     abab6ce0eaaaea7b
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  369487898b5fef18
-#   text hash     f98ab583abc8a9ce
+#   content hash  5c4de26b1ef2a900
+#   text hash     38ed7633d8f553df
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1cf466e995652963
-#   text hash     d1520951f06de2d8
+#   content hash  da67d083a79e1bde
+#   text hash     8dfeea640cc518af
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  292472c7e8ba4dca
-#   text hash     bab7eb52aa4e4dd4
+#   content hash  281c5865772908ea
+#   text hash     3e8a42fdaebd0096
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

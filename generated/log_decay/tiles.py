@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e80ed34382c7f6b1
-#   text hash     61945edeebfcd9b7
+#   content hash  689096a5bcb905fe
+#   text hash     c178a87d8c5da5f0
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

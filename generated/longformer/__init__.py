@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc85f083c6e06be7
-#   text hash     bebcf16fc4817a13
+#   content hash  754e444cce491dcc
+#   text hash     12d449d67614d2ac
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ff6b768aa52dcae
-#   text hash     90171c4790c0a033
+#   content hash  e241166b115d99ad
+#   text hash     36f4532cd4559238
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

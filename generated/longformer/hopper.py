@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  56f86030f51f73bd
-#   text hash     b8cd742e4bf1e02b
+#   content hash  511f3943b60735b1
+#   text hash     e6942ae7558c12f6
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1042e186366d13dc
-#   text hash     9176d7fe4e56c469
+#   content hash  db083c531c873683
+#   text hash     4b0334587cfb2454
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

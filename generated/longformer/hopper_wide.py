@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5264295b79ed29af
-#   text hash     f6448a5d48c21d3e
+#   content hash  d163ad1eb9069611
+#   text hash     a370e9b4e00f2449
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

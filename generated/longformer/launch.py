@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  deefddf7bf9fffc2
-#   text hash     c1e71896c46b664c
+#   content hash  9929afe51488a1f3
+#   text hash     c9d4f8d37c58d5b3
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

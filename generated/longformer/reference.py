@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7ad2a1f04f942eca
-#   text hash     24ac900a16afa962
+#   content hash  0d4b1a34548def5f
+#   text hash     4fb57dbbd5d470b6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a2cf6c8e7bf529dc
-#   text hash     455b20a6e12ddde4
+#   content hash  d2f079781179553d
+#   text hash     f6c1674167ebaa00
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8937c89123693a0e
-#   text hash     335e6d5df4869af5
+#   content hash  d824133285ad2ec8
+#   text hash     acb3296472538d6a
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

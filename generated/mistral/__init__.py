@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  08e9713f56645e10
-#   text hash     89b514b0e693e85f
+#   content hash  a35d6f19215ff10e
+#   text hash     0d5daada5bbb4db3
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

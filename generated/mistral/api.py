@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  641b632691d85b16
-#   text hash     2aa19d155277863d
+#   content hash  750eb3441beb2c96
+#   text hash     b6c38996426849dd
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

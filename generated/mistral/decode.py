@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df336d892ba6cc20
-#   text hash     93d3acb7d7d55f97
+#   content hash  70c9d65eca46ab3d
+#   text hash     2d95a67ca9b6f55c
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  102c051b65c7addd
-#   text hash     31235dba34df17d4
+#   content hash  6ca93690cebfda85
+#   text hash     15faf2b034210a8e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e24bf614ff723ece
-#   text hash     9fa8d1698b91761d
+#   content hash  ec7821c5dbaa15fb
+#   text hash     fec8074da3fcd36f
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

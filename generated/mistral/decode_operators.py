@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7ff8ba3608df2b7b
-#   text hash     cbc6341ebe0b9e0f
+#   content hash  c2a250d28737539e
+#   text hash     2ac59e8d292aa053
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

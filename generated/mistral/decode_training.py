@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f65ec5ae19a8404
-#   text hash     c953749035d8b01b
+#   content hash  3823d019d18bf74e
+#   text hash     390d41a5cd09e3b8
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

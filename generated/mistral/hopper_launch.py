@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  af04b2412bfa1e17
-#   text hash     66d81584df39648c
+#   content hash  accc49e64b851564
+#   text hash     cf640f0bd15f64c2
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  07450f5aac00b6bb
-#   text hash     f78aae86156f7a97
+#   content hash  8bab624fd5388ae6
+#   text hash     cd3c55122f4915ed
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  82b3009d5953285f
-#   text hash     70e23a9bf61c5197
+#   content hash  d0825c2238a257d5
+#   text hash     37fecd077131d0b9
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3ca0819e8a62487
-#   text hash     3787b4ac62254dfc
+#   content hash  83cffe2851d17121
+#   text hash     570a44e00945955f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fc543500432cacd7
-#   text hash     86d0443b564edf1b
+#   content hash  cb5737d92f2591b7
+#   text hash     254d700d28ca359f
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f805a7db7819f94f
-#   text hash     7fb809775fbc172e
+#   content hash  e89670db738cdddf
+#   text hash     d3ac9a0cda61580e
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

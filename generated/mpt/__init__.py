@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d47f893c6fd6169
-#   text hash     7972a0b956b15d8d
+#   content hash  5213e71fdda3dcfd
+#   text hash     e121a27888c610b4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a90ef624ec74e4fb
-#   text hash     311553b5146e0434
+#   content hash  0f0432dd15aa3346
+#   text hash     a1f43fa4ec3c4512
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

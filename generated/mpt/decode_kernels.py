@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c6a28e5a6e89776
-#   text hash     f7b6e6627e37b0ff
+#   content hash  99afbdcc62bc23a6
+#   text hash     534337d28d231cee
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fa81c9754870de0f
-#   text hash     8161d31e343379bc
+#   content hash  c495a83062286044
+#   text hash     7413ebb59e447742
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1cff447872046f6
-#   text hash     008c5ef916a55d8b
+#   content hash  4e0f8168fe549f72
+#   text hash     52f1b0391c217279
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e87fb8a54303da6
-#   text hash     9bc3ca471709565e
+#   content hash  5f2c797289987e30
+#   text hash     6b90a0292fa4fc63
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

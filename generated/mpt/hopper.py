@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  beb36f924b6b4696
-#   text hash     e61b5948564d9471
+#   content hash  72b309709d40763f
+#   text hash     3b5c16bae48babfd
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fec22ae66701461f
-#   text hash     c66de68ebae24ebf
+#   content hash  ffe47fee334e945a
+#   text hash     4b150214de32a699
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

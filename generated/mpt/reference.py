@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b291f96bfc80037b
-#   text hash     c3dd6160d07297e5
+#   content hash  6897338890b40f95
+#   text hash     dfbb5e5df2ea2ae7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  521417b12be6c3a8
-#   text hash     3909ade033cff530
+#   content hash  37a843be1b3fa71b
+#   text hash     fa8301affaf102f5
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

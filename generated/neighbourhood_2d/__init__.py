@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00962b9afaae7c7b
-#   text hash     2dfa8337140d11a6
+#   content hash  18fe5a7445855bf5
+#   text hash     d9d349ccc442656b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

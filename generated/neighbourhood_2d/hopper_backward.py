@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b5c5c4a0a8a20aac
-#   text hash     075cfac4590da6bd
+#   content hash  00ad872669819bf5
+#   text hash     ab347afbe042fede
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bba9e24fa3d468da
-#   text hash     7e0d267447d4e720
+#   content hash  a0ca4ac605f5f3f0
+#   text hash     df20af2df31f8f7a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bb6c07ce458d8032
-#   text hash     1d04fe34a205a454
+#   content hash  d47a6f0d71bd7e5a
+#   text hash     c257b265f19985ca
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

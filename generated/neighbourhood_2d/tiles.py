@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e9b37cae3c88ced6
-#   text hash     d87fb867acc81da7
+#   content hash  8a5df395b950ffab
+#   text hash     428d599feab3084d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3273cb9ab1c71db0
-#   text hash     012d930090d5849a
+#   content hash  4bee830b955a75ca
+#   text hash     c3dc35ae35851a75
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

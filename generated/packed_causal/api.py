@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c54616bb73e5f801
-#   text hash     7dbdf980d4e6e81e
+#   content hash  0158670c843050dd
+#   text hash     58866847b903b37f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

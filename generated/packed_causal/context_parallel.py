@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b3aa4a1a65bbee39
-#   text hash     0d1940ea83ebda0a
+#   content hash  0323b772971637dd
+#   text hash     6c9af31b0438a2b3
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  36475f9e85bcc7dd
-#   text hash     4b12adf5563dbf16
+#   content hash  fcad47c01e6c25b5
+#   text hash     c14e038a6ede2758
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -151,11 +151,11 @@ def verdict_buffer(COUNT: gl.constexpr):
 
 
 @gluon.jit
-def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """The verdicts of all workers on their 64 rows of a stage, combined: 0 if no row has outgrown its first keys."""
+def any_row(bits, first, WORKERS: gl.constexpr):
+    """The bits that the rows of all workers have stored from an index of a buffer on, combined."""
     found = 0
     for worker in gl.static_range(WORKERS):
-        told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
+        told = bits.index(first + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
         found |= tl.reduce_or(told, 0)
     return found
 
@@ -658,7 +658,7 @@ def load_tiles(
         item = coming
         stage = begun % Q_STAGES
         mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
-        again = outgrew(verdicts, stage, WORKERS)
+        again = any_row(verdicts, stage * WORKERS, WORKERS)
         idle = tl.where((again > 0) | (item < items), 0, idle + 1)
     hand_on(places, stage, -1, 0, 0)
     mbarrier.arrive(q_ready.index(stage), count=2)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9f1b71b66b16d1a8
-#   text hash     f5bbd6b486a7b75c
+#   content hash  dcaf878426e8d24e
+#   text hash     023652aea731030b
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

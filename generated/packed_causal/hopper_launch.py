@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f01adc9297464489
-#   text hash     c6f0c14e9cceebf1
+#   content hash  8a2471444c645281
+#   text hash     8029b72fbbfdf329
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

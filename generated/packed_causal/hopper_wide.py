@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  375cdcb5b5a51092
-#   text hash     ea4223f90c3c4dbb
+#   content hash  6a34cb436672fe19
+#   text hash     9e28b1cc1d873f60
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c389d0d06827f88
-#   text hash     6b8e9e3fb8854576
+#   content hash  106274886f088a3c
+#   text hash     63331810fd9de28f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

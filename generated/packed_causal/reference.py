@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  116d621eac21e147
-#   text hash     3389c43ffc65dc43
+#   content hash  0c6525f8328861ed
+#   text hash     923fa4953f91bfbd
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1ce61d38b7e819c4
-#   text hash     de30dadbaca3d864
+#   content hash  656da12d8214a65d
+#   text hash     8ff3c6aee53c4f5f
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7d15493cc31e68f6
-#   text hash     7f47c42c438efcbc
+#   content hash  f082e29fd18cd474
+#   text hash     76b2c047cc39ae29
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  212500dae2e455d8
-#   text hash     5f81fa934bf0a712
+#   content hash  635147b4bdc4e05a
+#   text hash     a9ed3a1bcd261893
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6c07b24e921b8f8f
-#   text hash     d0848c5cc7e8ea79
+#   content hash  cf52fb50bf48fe4f
+#   text hash     a7a05ccc11d62d7f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

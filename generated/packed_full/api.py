@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9f809a1544b80906
-#   text hash     39a97209614f60f7
+#   content hash  04d90d36fbabfa4f
+#   text hash     56b00c3800366b55
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

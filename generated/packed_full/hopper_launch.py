@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b23489a4f806d69
-#   text hash     89da2d0636f5d916
+#   content hash  071572dd97767523
+#   text hash     ce2cb64878652a08
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb88cda44fc20e0
-#   text hash     74b8c61ad223962f
+#   content hash  b34124a9404f2dc9
+#   text hash     afa18358d72c43b6
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a3ac7965f8141e56
-#   text hash     5d129d8cb6d7957f
+#   content hash  122b4a21293d186a
+#   text hash     0382ab7b4d94785a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  82fa29e327e0c268
-#   text hash     a4d87e25ee83b984
+#   content hash  409624e1e5c8842d
+#   text hash     2121cb546093d28e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bf4571b4caefd661
-#   text hash     e0e5af6932bd7628
+#   content hash  f2ef962dccdf6b1f
+#   text hash     858e85b54d442471
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7fce7934ab719464
-#   text hash     569c70ed70c98800
+#   content hash  61d004af960a95a2
+#   text hash     944920f9a28dddfa
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

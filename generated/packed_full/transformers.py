@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8dd46c1139ba5ac6
-#   text hash     dd441627942ed40e
+#   content hash  5bb2f2c521a61a29
+#   text hash     ba52aa830ea695de
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

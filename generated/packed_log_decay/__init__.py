@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b59d8f2907c3fb1e
-#   text hash     99ce339a9e8464c9
+#   content hash  642010d12f417eed
+#   text hash     f9c2e163c598407c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0b4607f1d992321f
-#   text hash     275d08ee9df01870
+#   content hash  d5b0fd2b024b5fcc
+#   text hash     06f9f55a6733498d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a1539c9eb2e0eda8
-#   text hash     8c2890ea626e5077
+#   content hash  bf36c976d36b5986
+#   text hash     be8bfa2daf1e8041
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -156,11 +156,11 @@ def verdict_buffer(COUNT: gl.constexpr):
 
 
 @gluon.jit
-def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """The verdicts of all workers on their 64 rows of a stage, combined: 0 if no row has outgrown its first keys."""
+def any_row(bits, first, WORKERS: gl.constexpr):
+    """The bits that the rows of all workers have stored from an index of a buffer on, combined."""
     found = 0
     for worker in gl.static_range(WORKERS):
-        told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
+        told = bits.index(first + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
         found |= tl.reduce_or(told, 0)
     return found
 
@@ -739,7 +739,7 @@ def load_tiles(
         item = coming
         stage = begun % Q_STAGES
         mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
-        again = outgrew(verdicts, stage, WORKERS)
+        again = any_row(verdicts, stage * WORKERS, WORKERS)
         idle = tl.where((again > 0) | (item < items), 0, idle + 1)
     hand_on(places, stage, -1, 0, 0)
     mbarrier.arrive(q_ready.index(stage), count=2)

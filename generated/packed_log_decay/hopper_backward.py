@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a9ffe0894bf48904
-#   text hash     76d490a72262c9c5
+#   content hash  88d5661d9a582d91
+#   text hash     9884101fe6b749fc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cb839a873753d1f0
-#   text hash     1548cd9b4e255763
+#   content hash  6bb6fa5c6101c512
+#   text hash     953ccfdabe5c0ed4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  610aa1b2ae41d88c
-#   text hash     0a57dd21597f0366
+#   content hash  8df32facc7aaa2f4
+#   text hash     8f95f39b4048b2c5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  359a9c67ba2d1952
-#   text hash     426cf3ea393ce073
+#   content hash  2e55ca58a8171d0c
+#   text hash     d251e11e866e146d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8ef58917bb2707d
-#   text hash     385ddafa82f1829c
+#   content hash  074fc5fb6038217c
+#   text hash     aa9728d7beff16a0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7579a53557d0167b
-#   text hash     0b684d3a73fa49c8
+#   content hash  a1c0cdbb512a6944
+#   text hash     32a0150f3bc566c0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9cf5c9497b9323cd
-#   text hash     78bb45815e273bbb
+#   content hash  4181082a95dcca48
+#   text hash     764dfb0b248156c4
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  80a89715cc980e61
-#   text hash     e5e2b88a02b2a557
+#   content hash  d8976e0cda1e4661
+#   text hash     54d5839ac096fc7e
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

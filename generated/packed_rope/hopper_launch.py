@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  76eb05e0248742ec
-#   text hash     901afd2fa45991a4
+#   content hash  c5eaeebc555cd399
+#   text hash     f897583113e96722
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

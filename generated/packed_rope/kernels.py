@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ae10b2e4a6ff1b63
-#   text hash     9dcd2a6e1949d2c3
+#   content hash  45ed76c5a22ae526
+#   text hash     0998ea776393a742
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f3fc91cbc1c5c18b
-#   text hash     4b6cac2e8ce72b54
+#   content hash  00a9652a94cac08c
+#   text hash     41d0ea64974d5aea
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5221ac202bf77625
-#   text hash     7996b14cdf705b52
+#   content hash  b6b89ecd4f3ac800
+#   text hash     5bae1871f94a3401
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

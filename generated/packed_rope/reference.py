@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  48371afa95a0deae
-#   text hash     65bef4fc1c2cbbc6
+#   content hash  b39243012d2bf276
+#   text hash     f85aa06714d81a00
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

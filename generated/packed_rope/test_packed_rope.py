@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5cb2af9a5ce3bd7e
-#   text hash     3bfdefd46ec08787
+#   content hash  a49f9f596a9b58ca
+#   text hash     c601a9479f3482f8
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  61be574f20b0e5df
-#   text hash     5d0275406af2e830
+#   content hash  773d41f3d7fdc979
+#   text hash     68da25557a251f16
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

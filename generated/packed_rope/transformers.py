@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3a890ff68a5a5f1
-#   text hash     819d1712403fc7d9
+#   content hash  9d174d3d8aa90c33
+#   text hash     db31526bbba6e501
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

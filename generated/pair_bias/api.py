@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  49c99d08d142ce82
-#   text hash     e698e136907c2d55
+#   content hash  463b3d976eb5f5ab
+#   text hash     5a01afed7bf7b75c
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cdce7ce4accc1217
-#   text hash     e85a42c5c52771b0
+#   content hash  98ac089c58bcd947
+#   text hash     9caba224b387220b
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3dca476b353740aa
-#   text hash     86b9d29354a7331e
+#   content hash  ce9940d72c997e97
+#   text hash     9a6a2928a4855946
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

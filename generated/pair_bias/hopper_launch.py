@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8d0f2a1439f18a39
-#   text hash     16c868c3354e0af9
+#   content hash  699e1c086e50baa0
+#   text hash     c35b5de467ae2342
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

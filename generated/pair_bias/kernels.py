@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  18e2e293b9e03c15
-#   text hash     5c139646886edff3
+#   content hash  c3aa4f9fdf2e306a
+#   text hash     44fa10adf7862706
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc27c0a1a1be760d
-#   text hash     5a36b6730d8efbc6
+#   content hash  82f2df07ed8285a1
+#   text hash     54726fa9edd2bd84
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d923cfe93197008c
-#   text hash     fbfba7f78452cbcb
+#   content hash  bcd90793fca376c0
+#   text hash     ec11e3ef618485e5
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

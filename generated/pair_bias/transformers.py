@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4cf1a6cb363d8a09
-#   text hash     8cb4c3e328df062c
+#   content hash  fded756a7d3784fc
+#   text hash     d8ca9de77616cfc6
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

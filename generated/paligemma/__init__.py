@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8fb8fc05d1b771a9
-#   text hash     ac553857b7cb65fc
+#   content hash  a215213f11521ef3
+#   text hash     7d984e02620cafa3
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b9d6748289a50ce6
-#   text hash     ef6122961a119473
+#   content hash  dcca04fdd7d48d29
+#   text hash     ba34f805c866a915
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd7c05b417b07f01
-#   text hash     d8eacc868d1ec3d9
+#   content hash  692719da49aae528
+#   text hash     0dacb578a0cfa56c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

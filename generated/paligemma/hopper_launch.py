@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0dc83eb3e748c0c6
-#   text hash     5fac39d27e2cdee6
+#   content hash  a6e418809819d7bb
+#   text hash     9cffcdd57381daa0
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

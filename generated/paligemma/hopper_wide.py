@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a048796f6aeaaff
-#   text hash     89e61a4dd8484e83
+#   content hash  a968981c77446ae4
+#   text hash     23a72857b49fc36c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

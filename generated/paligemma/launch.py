@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  71cb730583a3bff7
-#   text hash     63af9ff408c684e6
+#   content hash  2adec14a548e158c
+#   text hash     cf6f90413823154f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c74526597dfefd85
-#   text hash     bfdff79220316a77
+#   content hash  02ebfece1144a581
+#   text hash     a70f4c0e0d968c9b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74cf93819c64572c
-#   text hash     0f4e0fa41e260eef
+#   content hash  d948648dba2c6677
+#   text hash     2a7b63c1e817afcc
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

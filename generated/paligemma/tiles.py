@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c0ecb7a21d6305ac
-#   text hash     ca04501ad790b773
+#   content hash  315468585fe99bce
+#   text hash     640013c38f86b508
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

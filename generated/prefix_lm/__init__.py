@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a9d68afc0f605918
-#   text hash     d197868f1b99add9
+#   content hash  9941578e0ff75a52
+#   text hash     3e152cbc9bc1af91
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bedc622f542250c9
-#   text hash     271673bcffebe8c5
+#   content hash  2c56aa4ee38565a9
+#   text hash     eae5893fb6783212
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9a04c801750147aa
-#   text hash     7697d4e922bd9093
+#   content hash  7ca7f2de76a530f1
+#   text hash     466e2d3045606013
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

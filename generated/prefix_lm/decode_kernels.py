@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aef8c066f13ed9d2
-#   text hash     12c58f364dda03bf
+#   content hash  0acbbd1a3e238dc1
+#   text hash     c9ae456cc4728c53
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

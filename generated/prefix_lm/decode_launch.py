@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  daeb1c6558714b69
-#   text hash     37dc2ed88c9fff1b
+#   content hash  6e59313bea2e43c8
+#   text hash     aac28435a346739a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  85a9d4f734253f4e
-#   text hash     94184477bbb35226
+#   content hash  b953f780f23fad69
+#   text hash     b6029c5666dfae38
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  52316a41db5c8cec
-#   text hash     2c242bb35ccf23f6
+#   content hash  92df5b52227b033b
+#   text hash     e5827122aa2c44a1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c4a02b9b85afcab6
-#   text hash     00e6153d652a6d21
+#   content hash  d973a1f212ea98ab
+#   text hash     76ab7faa4727862e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

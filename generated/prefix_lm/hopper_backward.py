@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c219024b699a72bc
-#   text hash     73eeae5aa367a680
+#   content hash  d51d0fd25449c673
+#   text hash     89b43f6d6b487c2f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81d989871d710509
-#   text hash     d9c35e3aa0a0733e
+#   content hash  f7afa90bf5ba1968
+#   text hash     de97d7f83ba8fd52
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b0606728faa5c540
-#   text hash     c0e0627da3f19819
+#   content hash  fb1963d73e8909f3
+#   text hash     3caabf16ad3a7ec7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  14a00c55ca76a3df
-#   text hash     3ef5bd11756fd8d2
+#   content hash  fc7eedb6778286f9
+#   text hash     19d58e399fdb7f08
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

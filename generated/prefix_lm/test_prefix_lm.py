@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  49c4ba7d72cfdf62
-#   text hash     b4f7a0ed79e6cf39
+#   content hash  3a09284b9f48d172
+#   text hash     6a0abb3842580742
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

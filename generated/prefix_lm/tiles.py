@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  00843d79cb6d4517
-#   text hash     c84dbf5ef33e9f24
+#   content hash  da2fd7291c202676
+#   text hash     595142832b6e557c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  41a4a23b6f49ef54
-#   text hash     fdd82d4bb5c1d9f4
+#   content hash  a10227a353110898
+#   text hash     802153342b0717cd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

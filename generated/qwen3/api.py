@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e4b1518960c19678
-#   text hash     d12a66ad9425d355
+#   content hash  52af314dcea650a3
+#   text hash     aefe27f96b989f9d
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  44e70c1f68f9a755
-#   text hash     d08c4fed7885429d
+#   content hash  5a578c5ddb7bc826
+#   text hash     caddb345b3456676
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

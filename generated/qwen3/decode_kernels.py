@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aefe67ac3709909e
-#   text hash     78e910c19b8a8c7f
+#   content hash  fb4dfab6b8bfa70b
+#   text hash     d96e10447ac8aa5b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  40059680e791c371
-#   text hash     192298ea35ebb3ab
+#   content hash  629341a533a2b932
+#   text hash     28c5024b8543faa0
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

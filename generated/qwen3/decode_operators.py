@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a6eff04e695b130e
-#   text hash     9f5581b3a7e9b0e5
+#   content hash  7cb3529dec39b902
+#   text hash     757dccb0e772bdb4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

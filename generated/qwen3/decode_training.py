@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ce67037e07ef4c5
-#   text hash     e077587e719f046a
+#   content hash  9eedf529d220c9dc
+#   text hash     11988b7870ab676f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

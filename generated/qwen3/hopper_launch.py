@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4640e37d484d699e
-#   text hash     12a0d73b074eaaf7
+#   content hash  ff24a805e867856f
+#   text hash     ac2e841ea4fafe13
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  07ff6f062d7754a6
-#   text hash     3bf8fbb0259fd079
+#   content hash  f879dcddd013d928
+#   text hash     6ca84359e3fcadf6
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  126250098c5daf84
-#   text hash     48e68648475c8123
+#   content hash  62fa90674acaebb5
+#   text hash     9eb7ae650cd770a6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04d1b52df0ff917a
-#   text hash     92b410cc7a845959
+#   content hash  31767fe2e8d15fe6
+#   text hash     fd8215f7c18a0d23
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  17674c6179c129bb
-#   text hash     dda9c9948dfe2995
+#   content hash  d6bad196f69e7bae
+#   text hash     7e6a7abc8a8513d2
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9b0c1e73c4854815
-#   text hash     67b4fcec500972ce
+#   content hash  0579b7eb1395dac4
+#   text hash     715c8f7289fe6bd4
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cf4cb5d93b87fef4
-#   text hash     a2bf75c4977766bb
+#   content hash  61a84f21674ab20c
+#   text hash     edb74c4857f768fa
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

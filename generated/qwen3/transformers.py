@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddb75cf354a0d137
-#   text hash     e86978e915acb25d
+#   content hash  ca896134ad9f2c5c
+#   text hash     705f3ef50f06125c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c338a5f5e96f59e1
-#   text hash     c13f60abd5a39f55
+#   content hash  e45de5c52cd52c22
+#   text hash     f1cba8c5e09e826e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d602a589ca88b6b0
-#   text hash     3803c247d265da15
+#   content hash  c682e5619537c1cc
+#   text hash     3dae4532328d656a
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  03512e89b798ab1c
-#   text hash     6964562dcaf50936
+#   content hash  b97c8e29fda36b07
+#   text hash     6936cb16c846d022
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

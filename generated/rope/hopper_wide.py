@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  34035784dc3f70a0
-#   text hash     b2ee102e0d839f2a
+#   content hash  88eae8e6e9ae666f
+#   text hash     7bf01192e8a148d1
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  936d1162d4e31d6c
-#   text hash     388a70218bfd7432
+#   content hash  3a37451439e25b14
+#   text hash     06f69ea60d3c874e
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

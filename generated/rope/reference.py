@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c3f747c3634209b3
-#   text hash     63efc1384cdd4295
+#   content hash  e4860c69216bad9c
+#   text hash     611efea9fbbb8bcb
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

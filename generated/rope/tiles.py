@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6ee20defdf672f10
-#   text hash     abb0a690ea375c12
+#   content hash  d070e0a952e05dfc
+#   text hash     8072d9742944fd47
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

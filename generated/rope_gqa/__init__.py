@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9d2b2665151ee927
-#   text hash     81f24015a6620650
+#   content hash  12c5ad944cf7d676
+#   text hash     ea4328f072044a55
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

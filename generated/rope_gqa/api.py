@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b63e264bce6dc30e
-#   text hash     35c7587c8745c66f
+#   content hash  9fb8af9be98334a2
+#   text hash     d97928ff77aa2838
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cde2af28b07480ca
-#   text hash     6db37c3b22a4b850
+#   content hash  2368346ea0c50e69
+#   text hash     8db5bcf478ac55c1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

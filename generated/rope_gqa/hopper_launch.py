@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c23f021b04bf9cda
-#   text hash     026a55df2d9608c8
+#   content hash  72b5b50ae3a31174
+#   text hash     ad50ed0db548e8eb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ae812def9466a26
-#   text hash     c162dd678ab38283
+#   content hash  78df091bfb3847a8
+#   text hash     586e2d90d212d0fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ce8be216ec0faf4b
-#   text hash     d1ca1243485b40f3
+#   content hash  1bf32ab17d27e52c
+#   text hash     5a62c2aa00780c7d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e3d66ed40a942a67
-#   text hash     1b4e628595b0802d
+#   content hash  478e151eb595195c
+#   text hash     a2dbb61a83c2b06f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  01fa9eb4865e7007
-#   text hash     2ae8a93749c4be68
+#   content hash  49a1708b9f1a8c41
+#   text hash     c25ec806ba349bbc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

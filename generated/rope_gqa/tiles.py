@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8df1e94d2d1e9c70
-#   text hash     283126ca172e208f
+#   content hash  7b5944ed356c3427
+#   text hash     7d42c8b77d1a30cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5e1104584ddafeff
-#   text hash     90ce29b66ffc115b
+#   content hash  9587237c3c1afe9a
+#   text hash     71d3b206f30b8497
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

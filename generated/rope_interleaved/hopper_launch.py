@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9c14195ae0c71112
-#   text hash     04864b35b2ba81f6
+#   content hash  189bc6330569005f
+#   text hash     5a77ebe641308b1f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

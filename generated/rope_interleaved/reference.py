@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2756c3ab136e2e70
-#   text hash     d546879d227c7f03
+#   content hash  50ac38eae1f94612
+#   text hash     9cb127c543e42d3e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eb647196daafb88b
-#   text hash     a2dc5bbc17ee70f0
+#   content hash  20c7a70196d22dee
+#   text hash     9d61a367e5115daa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5a89f0c6a0eae63f
-#   text hash     095dd9f4ea5cb69d
+#   content hash  eb0317a9535e918a
+#   text hash     823fbd01c221fbe8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

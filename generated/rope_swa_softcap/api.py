@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9f5d846bd97fd584
-#   text hash     f2f0d9f8f29e79a4
+#   content hash  da3ff63fca1667c8
+#   text hash     f0a8d142cb7d9bda
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6f7831090c2e4285
-#   text hash     585d88691a070cec
+#   content hash  aef0b214f6278a46
+#   text hash     5491937a4888c8b9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

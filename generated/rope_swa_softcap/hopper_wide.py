@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8a9ec9734fb178d
-#   text hash     366afe5d83ed447a
+#   content hash  8630ccc9cb2f63b7
+#   text hash     76ce1315327288a4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c27ef601c5761aae
-#   text hash     dbcc6a9ee069d44c
+#   content hash  2de8487ed59ed660
+#   text hash     f7981a95ec003ff8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eeb05f1d91100d73
-#   text hash     991e2c787ef31c01
+#   content hash  9ca0c2b7fc96570a
+#   text hash     439af360f438b24d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b27e2bf2658c2359
-#   text hash     f9a577a327d4fcea
+#   content hash  302548f27c8ea0a0
+#   text hash     212ddab43e556d08
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  570244e0a93bcbd6
-#   text hash     d482152525572718
+#   content hash  f4c692fbb2c66d87
+#   text hash     9901b5ddf8b2aebb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  16c3f7527f9033f8
-#   text hash     39f0d6fb00bbf505
+#   content hash  22a3444bb2030144
+#   text hash     422bd41cfc373cab
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

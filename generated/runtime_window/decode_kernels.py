@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8ff6fefe472623e8
-#   text hash     343b9b499249eb4d
+#   content hash  240b05afb2f6c132
+#   text hash     71ca8fc84b1d3b6f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  be4cf8648229b679
-#   text hash     4da561faa50364e6
+#   content hash  37e7babd742e7eff
+#   text hash     2a1445291fe7dc1c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8e54dada555b2451
-#   text hash     837a649cf82a0a8c
+#   content hash  87904b79c61933d3
+#   text hash     f16f3aeb21dc7830
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6b7c3f3477cb1e6b
-#   text hash     8e70999a558ff03b
+#   content hash  3470a970b7265d45
+#   text hash     19609326b6b4e364
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

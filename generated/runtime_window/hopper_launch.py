@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ba6823668cf1bb5c
-#   text hash     6c433623f46768b1
+#   content hash  5d2522241b0416f5
+#   text hash     b32ce41525b8d44b
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c537dcbd2cf073cb
-#   text hash     8890ef0cab07b45c
+#   content hash  61f3c43982df431d
+#   text hash     11ad35f513ac4b46
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

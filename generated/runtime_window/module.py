@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d31cce1672d59774
-#   text hash     4f5316d6a0eef33b
+#   content hash  79855fffdd3fdd92
+#   text hash     b7009681029a06ff
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  62843ded18e83750
-#   text hash     2e26d6e5114f7bba
+#   content hash  d76dadb0a2a82112
+#   text hash     d50126453259f196
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  361fe64a2e4ad9c6
-#   text hash     ea4344305bd2be69
+#   content hash  aacfb92a10ffd981
+#   text hash     b16caf1517e2d720
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  20f18d4ad008438a
-#   text hash     717c5f705df475e9
+#   content hash  e480398433d9a8cc
+#   text hash     71ae0f818ff913bc
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

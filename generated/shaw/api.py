@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6f81e217a99dc2e
-#   text hash     8331e6fae695d7cc
+#   content hash  9314416c194a72bc
+#   text hash     021f9d5b6b211ca6
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  69b03645bbdd27fa
-#   text hash     3ac1675df9808e67
+#   content hash  a24afb87ebe94e02
+#   text hash     2530d15694789a6b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02d53eb076846253
-#   text hash     c325fca21ea70dc4
+#   content hash  0d3e9c6236d7bdd6
+#   text hash     877c807e87966706
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dad8f9662096c366
-#   text hash     9ac29a4defaeb625
+#   content hash  8ea28e5a483906a1
+#   text hash     4ead4c0b140a7bbf
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

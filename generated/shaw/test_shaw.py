@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0c3080c38202ced6
-#   text hash     b151b70c1fc8ba89
+#   content hash  98af3ffe2937f8d1
+#   text hash     9a35d67ce8accb00
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

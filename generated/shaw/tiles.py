@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  01af4fc7a0f3dde8
-#   text hash     1cda240c1d8430f3
+#   content hash  d35b69554db82578
+#   text hash     359cff4228c97a30
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  96a28aa2a3e3b795
-#   text hash     4adafb8d0de788f3
+#   content hash  8708253e6fe61c98
+#   text hash     cbfc195609f4acc3
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

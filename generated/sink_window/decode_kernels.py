@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  37c7c327ef474f7c
-#   text hash     b4adfbd41fc39df1
+#   content hash  bdc4b3b58773225d
+#   text hash     8772712827cfdfba
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

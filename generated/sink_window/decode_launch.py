@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9a548cb795229d8f
-#   text hash     3278d4b889fd6f18
+#   content hash  b638e255cccf4847
+#   text hash     f299d6467d4886d4
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d9cb6505fde9fca3
-#   text hash     f512ed15a3373b54
+#   content hash  21078a986f1beae0
+#   text hash     895d4ff80940e8ed
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d1a55cf18bef449e
-#   text hash     0c060b3c1986a894
+#   content hash  da61c895d1500540
+#   text hash     7076f202d9be2bc8
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9fb3140d87983018
-#   text hash     ca63cf7b287aa25b
+#   content hash  c15943080c4d8096
+#   text hash     9ac6f0533b885369
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  04453110aeac7883
-#   text hash     11380260780f8e12
+#   content hash  c2690dcd6dc2fc9a
+#   text hash     8a48799d62b7a42f
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1b1f1caa80082134
-#   text hash     eac3c25aef2d6560
+#   content hash  033a19aac45307a1
+#   text hash     0aaa5030514a48b4
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

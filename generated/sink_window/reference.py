@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bac35e3d8e155be8
-#   text hash     dc0dbbbb41dab2dd
+#   content hash  fcd5959f62034238
+#   text hash     53c89dab4e924006
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

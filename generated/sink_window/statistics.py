@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7042747779151449
-#   text hash     276472355ae3ddf4
+#   content hash  e0bdc2d736b81d99
+#   text hash     de4d1545f7f78aab
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

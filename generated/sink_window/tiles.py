@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4025a9e229e77c09
-#   text hash     2d585c79a97505a6
+#   content hash  1dcb72e039a51ce7
+#   text hash     741b68a52695c9ca
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

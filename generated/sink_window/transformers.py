@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6fbf9b26ff0ee11d
-#   text hash     ab3fe14f7f97bf89
+#   content hash  39950637ae629f10
+#   text hash     6cf090e6e8b63dd1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

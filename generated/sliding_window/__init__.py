@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  78cef1f21d83e0b6
-#   text hash     79fff94c6d978d64
+#   content hash  fdf84ee9abe9d959
+#   text hash     d6f1a302e7eede6c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  089b15499ab79b36
-#   text hash     5062d8ccc6e6120c
+#   content hash  037d080a8cc1ad61
+#   text hash     28f7cf2a6d2e9062
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  31e21100a153d691
-#   text hash     bc951da766d69ef9
+#   content hash  a09be9a39ed2660a
+#   text hash     56a989f93826d25a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a9e4aacd3592cd0f
-#   text hash     f22b3a8140f35edb
+#   content hash  55626afc199c167d
+#   text hash     70951ea0f07d524e
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

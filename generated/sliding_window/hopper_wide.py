@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  98eb6abdfc943bf3
-#   text hash     df443ec246a4fdfd
+#   content hash  8ac59d81a2343c3c
+#   text hash     8c5088161b65878c
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

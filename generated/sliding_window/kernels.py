@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cc2fe68a1fe31704
-#   text hash     b0fded404f2b47f8
+#   content hash  8ada5bebaa22fb72
+#   text hash     e66c4c79d798526a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

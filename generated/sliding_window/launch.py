@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cfbdd739f9a72916
-#   text hash     2638f3406a3ff929
+#   content hash  6c4785a0c7f345c7
+#   text hash     bc66d2838cbb27c5
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

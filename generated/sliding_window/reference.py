@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1c77a353ebf494ef
-#   text hash     39d7aa39a7271ed6
+#   content hash  14d25b783f65a26e
+#   text hash     1cc2da82fda006a7
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  22135043644c4b09
-#   text hash     d30a708ac4ad0d53
+#   content hash  eff169abc2c27841
+#   text hash     a0069b9f1a364913
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  217e9ff44c175f0f
-#   text hash     69b8cfab4e5ab4e8
+#   content hash  496df0be44dd18ea
+#   text hash     aefdf7a8bc1af3cb
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0a2b119d427430c2
-#   text hash     bbd8cacc1e51b3e8
+#   content hash  b9b8dfdb92cc07f6
+#   text hash     f22743c755b85503
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

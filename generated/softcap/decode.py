@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4c7d60abec0e5a94
-#   text hash     12f97c2582bc33af
+#   content hash  1c0c188168629838
+#   text hash     d5f8a38654a24936
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e48ecdfbe8f1404
-#   text hash     c0f9a0638fbcdfc9
+#   content hash  9abe076ff44a116f
+#   text hash     8bbe09f98157caa8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

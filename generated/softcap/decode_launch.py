@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03d61a1fd3d8e75b
-#   text hash     51d5b5b0c0a57945
+#   content hash  d1c88b5d22928d3d
+#   text hash     17b5f6705a50feac
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6a9bc6263fa6d839
-#   text hash     4eb0ff77a73362e8
+#   content hash  dbbacdb1774129b7
+#   text hash     3e989ab8ecfd14e2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

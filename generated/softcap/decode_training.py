@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f8cfa00d32b6f767
-#   text hash     ac9fdb6b2d00cbf1
+#   content hash  6e55b625e4e628d1
+#   text hash     b9498a5b0f480a57
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

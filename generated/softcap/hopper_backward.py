@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  478d782410c4363c
-#   text hash     fe3c930e92db7d46
+#   content hash  4498f5e07ae3010b
+#   text hash     640c59fbc0384326
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9183e795cf30647a
-#   text hash     9ee63507f6d8121d
+#   content hash  03293f73ace24ff6
+#   text hash     9a42419f6eaa146e
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b0bab6a19a941711
-#   text hash     92ebe364151bdbff
+#   content hash  865377cfcccce2cb
+#   text hash     c3e936f9a404ff0a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a2c0c131a662317
-#   text hash     ed882b87502642d8
+#   content hash  0eb787a3249ad66c
+#   text hash     2677c1f26672fba6
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

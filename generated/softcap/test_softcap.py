@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  431dfe2eb78b1922
-#   text hash     d64d15f854cce9d2
+#   content hash  1b8fcb1a320d44c4
+#   text hash     3f8963c68611354d
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

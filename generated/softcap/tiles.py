@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a56c3b40d45a5845
-#   text hash     14f23713603612f7
+#   content hash  fd67ed30b784b48e
+#   text hash     5e23b187f3bc132a
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ba8629c62d497c9
-#   text hash     040c7d0a4f4975f1
+#   content hash  532c251e3f4172b7
+#   text hash     df032752134663bf
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

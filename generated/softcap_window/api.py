@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36005fdb052980ad
-#   text hash     78f2208d759801cf
+#   content hash  e52d55701134d684
+#   text hash     5f27b715c54ddbe9
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

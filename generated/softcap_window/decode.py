@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9a865ba36fb51de
-#   text hash     28f3d67388b1007f
+#   content hash  55fd4ec6542a7f5d
+#   text hash     c1b8da1f7a0008af
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

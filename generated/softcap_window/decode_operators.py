@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a2a550ad23b8f628
-#   text hash     2d7c5eef88c7f393
+#   content hash  8e12824e12a2b585
+#   text hash     2b33b144eb4cc718
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9345d2bf16974e53
-#   text hash     d0c978e6dafb3fda
+#   content hash  0c6819e1c69477f3
+#   text hash     67c0781d84ad8abc
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4dfe3d3ab9e44801
-#   text hash     7fb026a1b0b60b4c
+#   content hash  52560da2b7b5ecd8
+#   text hash     f680e49c48479ae9
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

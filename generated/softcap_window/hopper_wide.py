@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2f5f2bb1849dcac5
-#   text hash     d4df61c3c9a3fe16
+#   content hash  92f52bec67b926ac
+#   text hash     81d8417588819437
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

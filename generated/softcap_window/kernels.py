@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf31b644526b96b9
-#   text hash     9dc2b05ba3e4bc42
+#   content hash  7852dff91b352819
+#   text hash     808975393923358c
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

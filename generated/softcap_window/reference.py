@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0d66bb8342cc5a4c
-#   text hash     9cac02573a875926
+#   content hash  e25f4b3336992fd8
+#   text hash     19142b9aebf5387a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

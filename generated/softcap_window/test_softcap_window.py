@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e5722109d7f0c2f6
-#   text hash     2e4048a36200663f
+#   content hash  67c98dfb1b52ea02
+#   text hash     0e9eeefd89ab1cac
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

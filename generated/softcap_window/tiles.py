@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1699eba502b4f47
-#   text hash     0f2bdf9e78a5de56
+#   content hash  5c5f1de3421463fa
+#   text hash     a7dbb8924f28eb20
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20297aef7fc09b2d
-#   text hash     846efbe6b726e70c
+#   content hash  dadaf95e644cf52f
+#   text hash     cb23844c9607587a
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96771f1dd540b7fa
-#   text hash     67c88b162ecb39c3
+#   content hash  cf90cb4691962225
+#   text hash     634e3eeaed572749
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

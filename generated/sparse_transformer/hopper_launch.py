@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbdd9adb8ce66cff
-#   text hash     f493f30dd24f7658
+#   content hash  e43fc423626fe41e
+#   text hash     37c89d183623bd15
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

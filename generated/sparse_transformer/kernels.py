@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f3ac46119afa2dd4
-#   text hash     c2ec51048bdb2393
+#   content hash  e5be1f43e2544639
+#   text hash     d6e17a65767c0e0e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

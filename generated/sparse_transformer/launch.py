@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  55ce6e2676c0ee29
-#   text hash     ea22534ff6d69781
+#   content hash  b3e3b286c56affbe
+#   text hash     b4eb422335704a73
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0af480eb569aa3e6
-#   text hash     91f72cd710e0b3c5
+#   content hash  8101aaff46c3e727
+#   text hash     ac34ece25778839e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  04ae4ac2c5850b08
-#   text hash     cfb7bf20fd9704b1
+#   content hash  4e25229c7e2069e0
+#   text hash     0f3ee56e9cee6751
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

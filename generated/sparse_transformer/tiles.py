@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b86e9c12cb4259f8
-#   text hash     48c092c03d9154be
+#   content hash  c09cc1ab959229f2
+#   text hash     a347656242659150
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

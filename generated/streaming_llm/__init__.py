@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  81a1e8f1601b7bd2
-#   text hash     2b9b902a1a2c2d37
+#   content hash  c94a3e7fc64081f3
+#   text hash     4bc445f1e65879c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d26c9d4e6a3de6de
-#   text hash     050267b834a22b31
+#   content hash  f94c69f584bed8d8
+#   text hash     3f618df3fab6b604
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  91a66f610a8691a6
-#   text hash     f68b6caa5e3a88b7
+#   content hash  84aba76e22732fee
+#   text hash     904dd46b911d7080
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  045943735e54cff1
-#   text hash     5cf81d4bdab34c4d
+#   content hash  01823444ecba67e7
+#   text hash     934c4b8fc2c94143
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

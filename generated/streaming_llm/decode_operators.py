@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41446fece10133c7
-#   text hash     9daa6337b6cedaf4
+#   content hash  2962c98eebcd3549
+#   text hash     758b4457a07009eb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

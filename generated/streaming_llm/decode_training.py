@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  60df056207135b3d
-#   text hash     af122adc3690432a
+#   content hash  afdf2a498caa24b6
+#   text hash     51f77463384d0af2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

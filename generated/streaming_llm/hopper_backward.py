@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d493217339d3e49
-#   text hash     fc3d53da0ee4b666
+#   content hash  807ab0eb2ebf389e
+#   text hash     1c0dd741c379439e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

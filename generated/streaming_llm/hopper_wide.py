@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0a065d4cfa24f71b
-#   text hash     773cafde44b60d70
+#   content hash  c0a820593dd20737
+#   text hash     7ea81760536fbb69
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  76892e8cb6233812
-#   text hash     b64d2ef286c77f1a
+#   content hash  331f872f0175ade7
+#   text hash     0acd0a72ad2339c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4aa405c6fdd43513
-#   text hash     85c982ba837dd8a4
+#   content hash  aa86f57a44adcb84
+#   text hash     d2139b9b0fa21466
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

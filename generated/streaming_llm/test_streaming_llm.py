@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25d2e0d0a0868764
-#   text hash     4c4d7da92e6a60d9
+#   content hash  27d6d0d857fa25a5
+#   text hash     580c1a82d6b7e748
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

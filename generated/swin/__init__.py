@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a2b0464309344890
-#   text hash     6f6e254cfea40a1b
+#   content hash  ea17a4a260b4de10
+#   text hash     99c6fb36c9806460
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  64f05dfece2a1fbe
-#   text hash     dfbf52d653b2f5b4
+#   content hash  d0f4a3d2794714d2
+#   text hash     1d9d2ab436e57f52
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

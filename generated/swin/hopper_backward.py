@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a8eed707f2c1eec4
-#   text hash     c84552fdeec1e1f7
+#   content hash  33c6ab7101a08653
+#   text hash     c38ed890a9e89d1f
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

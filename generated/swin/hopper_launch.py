@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  50a21c7e6feb0ee4
-#   text hash     f301a4dd1bf35fa7
+#   content hash  4c695cb63fd2429c
+#   text hash     c366f521a2c01709
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

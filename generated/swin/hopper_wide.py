@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e6180729571602f
-#   text hash     f1c7ba52d7e39967
+#   content hash  1a586e0ec8a06784
+#   text hash     35fc39d6f46594c2
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f1d72319486902d6
-#   text hash     103d4eda4d9e68e3
+#   content hash  c87e28db4befcb55
+#   text hash     79f1152f161d20bf
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0c0c9d8cd725c39a
-#   text hash     b78d48eff1ea1e07
+#   content hash  bcb53ef4b73a88e3
+#   text hash     720ee0e1569255a6
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

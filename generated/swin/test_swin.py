@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  010f93bbc39d159e
-#   text hash     54ed35dce8a924de
+#   content hash  71e457b5b9047c76
+#   text hash     c2f2d8089dabcd59
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

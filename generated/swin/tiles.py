@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  559774de2c371629
-#   text hash     f8869034e6554c81
+#   content hash  f27ce4541e89a0dc
+#   text hash     69750269a047cd2e
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  419662da8f837bab
-#   text hash     9f46b7f58fca980a
+#   content hash  5ac1caab9935ef85
+#   text hash     ab03937d1ae8eec7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9713bd922fd5ffbf
-#   text hash     e16da8ed76d74b98
+#   content hash  0f314d1f81949d27
+#   text hash     1ef244a5653d2dfb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  95bc9c79d3099121
-#   text hash     6fd3bf252244e481
+#   content hash  4d746e9aab03ec19
+#   text hash     aca03fd08a843c6c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46500e67203bcfdb
-#   text hash     e7e1647c015c2500
+#   content hash  26475e3b2f164ef2
+#   text hash     25d00b56ef9ecd2a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

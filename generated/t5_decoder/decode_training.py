@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bd0bed4a96cb4273
-#   text hash     85beb1c9a40ef5fe
+#   content hash  45107c13d9fba937
+#   text hash     4d611153a1ae1103
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9e35eae4544360f1
-#   text hash     f3a2c3ae5a0dfa09
+#   content hash  b84f51ee11b667b4
+#   text hash     1d969131f348705f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

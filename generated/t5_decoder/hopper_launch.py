@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7f29943525969499
-#   text hash     8fb041380bf88fb3
+#   content hash  c74ddf15645fdb05
+#   text hash     f2c1339bfdb5f9d6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1122a0595c506085
-#   text hash     e3806a80b4656a64
+#   content hash  175e55f0784b8151
+#   text hash     f0916743c0d35c9a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83c78df884c8a8cc
-#   text hash     e30ffe663f515254
+#   content hash  125a3ca225c5f89c
+#   text hash     278e26b3865a961f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2cdd663d54209e6c
-#   text hash     1ad4b723ba8d86f6
+#   content hash  a83d8f5fca3115bf
+#   text hash     ab79fb50febf449f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

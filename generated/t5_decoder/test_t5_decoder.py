@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a3fd75330ac81b50
-#   text hash     b56d898e722c5027
+#   content hash  67616a9cff75eb25
+#   text hash     59316b92bb04a6c8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5aa1be259e0adf17
-#   text hash     dc0378f2f469ce65
+#   content hash  e0f9f26a6264f85a
+#   text hash     86fee08db96e1519
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7157ca53a27c015b
-#   text hash     11a1221c6ac8b19e
+#   content hash  43e5545e1283830d
+#   text hash     6c9569c869349930
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

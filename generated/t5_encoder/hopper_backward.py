@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  21119ebdedbfe845
-#   text hash     3d1d15f5f00b42b9
+#   content hash  ce1cedc1ab31318c
+#   text hash     ea06f2163bab3ef2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e62663b6f0cc0a11
-#   text hash     f5749ccac5a9deb9
+#   content hash  71fc62c4b488275c
+#   text hash     9233e6f7d7234164
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

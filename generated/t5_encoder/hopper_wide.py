@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4bf4ca2e6f363e55
-#   text hash     91bb2201b50e18cf
+#   content hash  7f82565b6433d418
+#   text hash     c0e24e03a6e882fc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

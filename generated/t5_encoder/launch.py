@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  10d57716a4204cfd
-#   text hash     bf8f66c0b14e6c3a
+#   content hash  75b34bb3ce0a523b
+#   text hash     382d34eec7a6a96b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

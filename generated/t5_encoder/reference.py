@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  15d2ea33bdb7f2eb
-#   text hash     bc0178b6d819df04
+#   content hash  25eecbc3d0fe5f54
+#   text hash     bbe80a744679866b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

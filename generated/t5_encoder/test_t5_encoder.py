@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1b3e6fadf0ddcc0f
-#   text hash     792625729b0a1d73
+#   content hash  47c4e575eb0e9068
+#   text hash     c90080c8aadc2217
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24f5b6e78aa32b97
-#   text hash     ca9e6b789316e607
+#   content hash  58335b472ee771bd
+#   text hash     f548f0b80e94f6ab
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

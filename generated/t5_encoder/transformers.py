@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bdc9dcc1aa1fe96d
-#   text hash     3c25a03e28dae73d
+#   content hash  890054cf1c602355
+#   text hash     82541680c91b6281
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

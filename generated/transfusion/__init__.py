@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4e2162e044fcd896
-#   text hash     9a247e26225343f3
+#   content hash  de3bff6032fd08b7
+#   text hash     6d4f3e7d0497593c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

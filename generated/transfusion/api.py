@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6be6caa490c119e4
-#   text hash     72cf341989c64f20
+#   content hash  4f18dcb6c6e2d37e
+#   text hash     1ec3f88d6b0b154b
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8b115b2512928a8f
-#   text hash     c7f2ae2bbc46540c
+#   content hash  6ec5bce722c0b02a
+#   text hash     fec86e120a4d4e72
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

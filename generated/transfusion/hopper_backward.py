@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1f6a7f91f5ca8b2b
-#   text hash     20e131bc191b7967
+#   content hash  fa8861ca52a6ceb8
+#   text hash     2f31a55826518f78
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

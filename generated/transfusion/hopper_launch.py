@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1e020e2bfbf05af3
-#   text hash     1383ae3801195323
+#   content hash  02c67150bcd71500
+#   text hash     b1f043d826c7aaf7
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  115637ef68bdc243
-#   text hash     d47c9fd85aa6b813
+#   content hash  3af943707b5bb915
+#   text hash     11ba1101ff6edcac
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

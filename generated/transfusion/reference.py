@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb9fbc2292f3eb78
-#   text hash     2d724ccceb2e5ec7
+#   content hash  cb6574ff57a7eec0
+#   text hash     595c4bb6347bd6df
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f2a6abdffe90dae1
-#   text hash     7bcc0eb7d5c204f5
+#   content hash  63d7a14252e46e20
+#   text hash     1cf117bab9b98b65
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

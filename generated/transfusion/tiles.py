@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1d999adebae12bf7
-#   text hash     01c9b0dac999de45
+#   content hash  92d10132a1ded75d
+#   text hash     14955e2fb21c16d0
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

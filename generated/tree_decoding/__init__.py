@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcd7842cdcd212a6
-#   text hash     9e058c78a92e6049
+#   content hash  3a6204aa2f837bbe
+#   text hash     3a0949ba269de7d5
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9e1a860465b14f4d
-#   text hash     9c1731f647a37e94
+#   content hash  f35ad1e7ff366a54
+#   text hash     f4278cdd555aa77e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e2cf04803fdc5c3
-#   text hash     c15cc12d2fd7848b
+#   content hash  f15497b8a182fe24
+#   text hash     cbf4f8fb6fe0808b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0a356eb3387e0def
-#   text hash     b79733d21296fcf7
+#   content hash  505b1709c165db6e
+#   text hash     59af419506dee443
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

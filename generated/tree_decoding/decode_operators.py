@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8367e757a635594f
-#   text hash     07e70d8e76262d4a
+#   content hash  ad795bdf89587b1d
+#   text hash     4a0ea4279c655106
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

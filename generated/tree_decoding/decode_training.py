@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fced46117cd237d1
-#   text hash     66403fc55ddff734
+#   content hash  5ce1bb13ba658ce6
+#   text hash     317e9b71968101c0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

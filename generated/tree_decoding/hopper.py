@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fdfc1c8ff871512e
-#   text hash     4cb33b229cc5f199
+#   content hash  cf7a76f597a4d85e
+#   text hash     74b95359048bc5b0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bde292b2d209fba7
-#   text hash     a65e19576a959607
+#   content hash  a3a7e1bf9e32ad83
+#   text hash     006a9a54e3666d4f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ce107be66ebe5231
-#   text hash     1eb94b9a4b806303
+#   content hash  2b673f7601d3776e
+#   text hash     12447f607006d9e6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  827e7c2c06835334
-#   text hash     77d8697d4b41d2f4
+#   content hash  75fd71d1741323ab
+#   text hash     d9696261554073e1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

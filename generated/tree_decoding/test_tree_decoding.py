@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2338c0a429eaa772
-#   text hash     b4fd31cbfa8dd73a
+#   content hash  c1f43ac5ba198ae0
+#   text hash     26206e9c38c3a49c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

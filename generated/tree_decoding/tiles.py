@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  79a1500dcee02bfd
-#   text hash     6547a22f876e5ebe
+#   content hash  bad655ed22342cae
+#   text hash     77eb831102fcb8a7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

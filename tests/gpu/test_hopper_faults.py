@@ -202,7 +202,7 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
 
 # in rows whose later keys weigh far more than their first ones: no call of a suite has any
 OUTGROWN = {
-    "no second pass": ("return outgrew(asked, 0, WORKERS)", "return 0 * outgrew(asked, 0, WORKERS)"),
+    "no second pass": ("return any_row(asked, 0, WORKERS)", "return 0 * any_row(asked, 0, WORKERS)"),
     "rows that keep what they have outgrown": ("grows = first_lse != first_lse", "grows = first_lse < first_lse"),
     "rows that all follow their largest score": ("grows = first_lse != first_lse", "grows = row == row"),
     "sums of any size": ("~(l <= 2.0)", "(l < 0)"),
@@ -212,8 +212,11 @@ OUTGROWN = {
 
 PACKED = "packed_causal/hopper.py"
 RETAKEN = {
-    "tiles that never come back": ("again = outgrew(verdicts, stage, WORKERS)", "again = 0"),
-    "the other stage's verdict": ("outgrew(verdicts, stage, WORKERS)", "outgrew(verdicts, 1 - stage, WORKERS)"),
+    "tiles that never come back": ("again = any_row(verdicts, stage * WORKERS, WORKERS)", "again = 0"),
+    "the other stage's verdict": (
+        "any_row(verdicts, stage * WORKERS, WORKERS)",
+        "any_row(verdicts, (1 - stage) * WORKERS, WORKERS)",
+    ),
     "an end before the last verdicts": ("while idle < Q_STAGES:", "while idle < 1:"),
     "a next tile that is lost": ("if (again == 0) & (item < items):", "if item < items:"),
     "a tile of another head": ("handed_on(places.index(stage * 3 + 2)), h)", "h, h)"),

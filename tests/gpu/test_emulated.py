@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
+import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import devices
+import layouts
 import padding
 import pytest
 import torch
@@ -35,7 +38,7 @@ from test_hopper_faults import (
 from attnforge.gpu import calls
 from attnforge.gpu.calls import Sizes
 from attnforge.language import spec as language
-from attnforge.plan import plan
+from attnforge.plan import plan, reference
 from attnforge.plan.plan import Plan
 from attnforge.source import resources
 
@@ -583,6 +586,32 @@ def test_a_fault_of_values_of_pairs_shows(fault: str, tmp_path: Path) -> None:
         return next((x for x in far if x > 10 * CLOSE), 0.0)
 
     assert shown(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in VARIANTS if [*planned(name).spec.inputs]])
+@pytest.mark.parametrize("shared", ["the last axis", "all axes"])
+def test_tensors_of_any_layout_are_read(name: str, shared: str) -> None:
+    of, package, chance = planned(name), Package(GENERATED / name), random.Random(name)
+    call = calls.make(of, Sizes(2, 136, 304, 4, 2, 64, 64, "fp16").of(of.spec), "cpu")
+    path = resources.variants()[name]
+    own = language.load(path, terms=resources.terms_for(path))
+    axes = dict(reference.build(own, of.arguments).narrowed)  # all that may have size 1 come last
+    if shared == "the last axis":
+        axes = {name: some[-1:] for name, some in axes.items()}
+    given = {name: x for name, x in call.keywords.items() if torch.is_tensor(x) and not name.startswith("cu_")}
+    given = {name: layouts.changed(x, chance, axes.get(name, ())) for name, x in given.items()}
+    operands = tuple(layouts.changed(x, chance) for x in call.operands)
+    call = dataclasses.replace(call, operands=operands, keywords=call.keywords | given)
+    results = package.attention(*call.operands, **call.keywords, return_lse=True)
+    expected = package.reference(*call.operands, **call.keywords)
+    assert max(map(apart, results, expected)) < CLOSE
+    assert "hopper.forward" in package.emulation.launched
+    make = torch.Generator().manual_seed(1)
+    upstream = [torch.randn(x.shape, generator=make).half().to(x.dtype) for x in results]
+    found = package.gradients(results, call.wanted, upstream)
+    known = torch.autograd.grad(expected, call.wanted, [x.float() for x in upstream])
+    assert max(map(apart, found, known)) < 10 * CLOSE  # sums over all that share a value may nearly cancel
 
 
 @pytest.mark.parametrize("permuted", [False, True])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d9b66fa13052f906
-#   text hash     6b4c876eb983ca44
+#   content hash  96b81b229550f956
+#   text hash     bdc50943d2ee2392
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bcd4aaf9b1557dde
-#   text hash     e6cc2308ff7ca329
+#   content hash  209e9c86b2d437a1
+#   text hash     b711c6f6c73e0eee
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  19dc214059f2b2a8
-#   text hash     4fb96552c1c4f843
+#   content hash  b2c330f7f8c0bc68
+#   text hash     e30fdffc17b72551
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  404958325f4e995e
-#   text hash     10a200ba60c9dd32
+#   content hash  d5fbfc682a2d2294
+#   text hash     dad4eb0f668c871c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0893d71f7991a327
-#   text hash     79ad7494f4d73a74
+#   content hash  5fdeabf628fbc8d3
+#   text hash     7c64e30d274d15e1
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6e045ca651fb144a
-#   text hash     31ee9bebe653ef8b
+#   content hash  b4cb7ddc88fa5f16
+#   text hash     b1d7e5ccfec85001
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

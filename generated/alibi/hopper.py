@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  79893749a8f03a80
-#   text hash     d99d4d2bae57885e
+#   content hash  bfcf2c3925d6cc1b
+#   text hash     73c3a0d37d861410
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5e3d7cad442952ba
-#   text hash     ae89ea01e2481151
+#   content hash  adf6d60440cf414f
+#   text hash     599ff0ec2649bf7c
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

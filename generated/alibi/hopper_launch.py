@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  59232c137663f39b
-#   text hash     ffd752d1f89003ec
+#   content hash  0dd6d267d9eaa346
+#   text hash     b7ff03c52a8c5f42
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  08cf30d6ef06fcfe
-#   text hash     5ba8a93e6ba8b1f3
+#   content hash  db629d59ccf7568a
+#   text hash     ee149a612846b4d1
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5c6aa2f429252940
-#   text hash     4885448efc0a6981
+#   content hash  0229c6f21c8bd159
+#   text hash     7ed8f3aa3f0d50cc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20e21858c2c74c5f
-#   text hash     c9a60b267e22a89b
+#   content hash  b2fddf6f9f50a65c
+#   text hash     8554d90ed547a113
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2dee0f8947f32922
-#   text hash     8cf4f21df515052d
+#   content hash  98710fa84ec50917
+#   text hash     c58711e772887cce
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aea6b065b4207355
-#   text hash     e645cd16e67427eb
+#   content hash  008be928734a2a8b
+#   text hash     240753912a17a521
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1071db20febc2486
-#   text hash     e99cdeaa4df5aa15
+#   content hash  4c4548df0ce2d586
+#   text hash     2098c1c4ef775a95
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  874adbf740a814ba
-#   text hash     0f5400b4d278386b
+#   content hash  d2232a1279f944eb
+#   text hash     6aa0541eb8a89de2
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  df38a4d4db566cef
-#   text hash     a6032ac0a5b9a092
+#   content hash  a0543589e8a8729b
+#   text hash     664a8e04abbac6d3
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77c114af8e0fba82
-#   text hash     7ebbdc43d5514dcb
+#   content hash  734051cf4e4f4ce8
+#   text hash     278a08d6ce13088e
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

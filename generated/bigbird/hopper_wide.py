@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e0886f14db32f2d
-#   text hash     3b7082b1c9b4a458
+#   content hash  388ccc9468a045f2
+#   text hash     3deebe580a98e11d
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ee4d1669154c6bae
-#   text hash     d7660aae65ab4291
+#   content hash  e88b5e7b242a9eb7
+#   text hash     fb8d28587a40fdb2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

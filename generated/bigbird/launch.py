@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab1ffc314896beb2
-#   text hash     f6f0e56eeed82398
+#   content hash  93ba97854ee075d4
+#   text hash     a252ad05fb8bf8ee
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  04fc7031dc6a22a5
-#   text hash     fe0306cbfbb5371a
+#   content hash  980920c414bbffdf
+#   text hash     d206985160136092
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2c10acda3a8cf5e3
-#   text hash     13dec53025d03bc4
+#   content hash  61901a563e137c3f
+#   text hash     328a2cbc0206a216
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

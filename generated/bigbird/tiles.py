@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9d5aa550e09a8fde
-#   text hash     e59f15824d2d00f1
+#   content hash  a6127f32dbb73c8c
+#   text hash     e081e0204487d7d2
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

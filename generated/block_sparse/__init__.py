@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  22f4ea171236a368
-#   text hash     f6678e3304eca42a
+#   content hash  219fbac9c6be2175
+#   text hash     9f54cb9b75adfbd5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c0527cc8cf7b1f12
-#   text hash     3f1462774444be48
+#   content hash  2ecd87e15c7b154b
+#   text hash     e9d70e529d97c8e9
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

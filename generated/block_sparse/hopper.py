@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ad60df013d19e3f
-#   text hash     8767d94cfd4fb216
+#   content hash  e29bc054b95184e6
+#   text hash     5a13c45deceef387
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

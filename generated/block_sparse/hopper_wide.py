@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  deecc833ebe0a987
-#   text hash     138ed1b3176f475a
+#   content hash  0aa586e8c8e305a1
+#   text hash     6d7d1c6699aeebf2
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

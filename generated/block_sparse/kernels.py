@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6f99c6309e39065a
-#   text hash     f0cec06deda32de6
+#   content hash  6ccedd04704bc3cb
+#   text hash     beb4bcf52cf6ac91
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

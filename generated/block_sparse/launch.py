@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  58ef8844a02296e3
-#   text hash     f332babeb0917ed7
+#   content hash  011422745997fed7
+#   text hash     7c405d6674382313
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  04b7245c61da7841
-#   text hash     0e37502dd5782422
+#   content hash  be289a343359dfa9
+#   text hash     9264ed86620d1ed2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

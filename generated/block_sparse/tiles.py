@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  db30b08a02e9984f
-#   text hash     6a721b2d73b75977
+#   content hash  8e50429965966ece
+#   text hash     27cd6a971a77950d
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

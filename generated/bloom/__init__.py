@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14fc5ee85970256a
-#   text hash     9212a154260df596
+#   content hash  ab803f7bf3ea821d
+#   text hash     1ca80c1954f993f4
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

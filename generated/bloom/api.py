@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6b9487c8adc0faac
-#   text hash     e7ae9019dea4d488
+#   content hash  5310bd4d556756f7
+#   text hash     d83bd38a6d6ab05e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fb158ea46dbdb85
-#   text hash     e6e9d0b5b188cc3a
+#   content hash  fbe555bf4d076047
+#   text hash     59e2e9f57221aa41
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  389a1b1448d39416
-#   text hash     e7ffa3ad0f2b7814
+#   content hash  9ffd5c8ab8f76ca4
+#   text hash     a9239753175fb93c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

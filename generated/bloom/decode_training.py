@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ecc62598e4702950
-#   text hash     1018d4e60ee84741
+#   content hash  64782707598773a5
+#   text hash     8f6be68637944d4e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5cc18f54bfc0a8c8
-#   text hash     865ea1399c5130b8
+#   content hash  bb12bcd1236c462e
+#   text hash     a31b8881b3786ec1
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

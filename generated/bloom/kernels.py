@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f340ce84bef1ecc2
-#   text hash     7a9a96157cb8852e
+#   content hash  801a91af9ab9c650
+#   text hash     ec91601caa8af544
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

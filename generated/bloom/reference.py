@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8db7cc9aeb6defcd
-#   text hash     a0cefc222bb03b63
+#   content hash  95d0f29362174542
+#   text hash     8891b87f1c828251
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6efcf1e5989f667a
-#   text hash     db910e698de0c75b
+#   content hash  3187db7cae5bf871
+#   text hash     134eaa901beea249
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  68a46c3018f1dddf
-#   text hash     b3f2439df2561f53
+#   content hash  d0c7af2a2914247b
+#   text hash     4f6c29632a175fcf
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5956ec82495fb744
-#   text hash     0f67ccf227877fb3
+#   content hash  2595485317fc1913
+#   text hash     c1ac35857771fa70
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

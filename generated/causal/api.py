@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c15bd4c02933048f
-#   text hash     fbf40135967b2ebf
+#   content hash  e9454c21168f9a21
+#   text hash     f44b3dbab7d2a6d2
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

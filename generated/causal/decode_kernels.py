@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  630c992b626603a3
-#   text hash     95605163644c07c3
+#   content hash  838e231f60efa091
+#   text hash     d1d20f56341a94c9
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

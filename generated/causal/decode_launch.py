@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9699e00ab0c2b6fc
-#   text hash     42329c84a55f8d18
+#   content hash  ccf9770dd3544f3e
+#   text hash     f15c0fc0f7ca3ff6
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

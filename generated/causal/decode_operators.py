@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ecc4ff4220b15b3d
-#   text hash     42909ac43e8609a8
+#   content hash  2ba986f3f3e2fcbd
+#   text hash     b18ddcaa9742cb80
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dad0952d0bbde9cd
-#   text hash     5f80669bd832f363
+#   content hash  a29593f0dfda3728
+#   text hash     032df48502a4962c
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  141b8b68eca688c5
-#   text hash     7183c47285d85c58
+#   content hash  737ea1659f45ae56
+#   text hash     e5a106a7623b8007
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

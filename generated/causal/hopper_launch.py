@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  64f21d3f3453922c
-#   text hash     0d0dac9c6eec72c9
+#   content hash  923ce7286d36cd52
+#   text hash     a1ba2d65583640da
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1c3bb2d058d96fb5
-#   text hash     22f9011e163157d5
+#   content hash  9750b0be8038f3b0
+#   text hash     e22e7855ddd42bab
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2f1ff322d45ea6e
-#   text hash     19005dd422be239e
+#   content hash  4d05f8bf1a4b7c12
+#   text hash     59316e06a7da7c44
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

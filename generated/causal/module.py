@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bbb1a9e56b7992d8
-#   text hash     294ad1d228e1d979
+#   content hash  e77a72fa5899784e
+#   text hash     42cf8684270eb50e
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

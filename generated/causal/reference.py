@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2703b888d67cf573
-#   text hash     6fc017a096fbd85a
+#   content hash  3f62a9c11bbca6d1
+#   text hash     c8d08e7c497394fc
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8f55e912b53e5e60
-#   text hash     e9c84cc34e843652
+#   content hash  428ec98229fa480c
+#   text hash     81affb991aeee883
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

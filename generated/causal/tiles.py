@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f520853f184bc251
-#   text hash     1e6734b89976b1ea
+#   content hash  f85eacc08c184202
+#   text hash     7f2d7607c4ad1f61
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  970d8c18c260a090
-#   text hash     76aaf68a5eb3debe
+#   content hash  6501b8b2f4c9c4dc
+#   text hash     f20be54736cef418
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

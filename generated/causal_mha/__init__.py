@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f0408d21e1431103
-#   text hash     936b272682aec59f
+#   content hash  7202425c67514921
+#   text hash     39d3ddd805611983
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e6d5b7a036224e00
-#   text hash     bce16612e5cee0ae
+#   content hash  54c60912d6009b93
+#   text hash     3930082ef78049cf
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d9919a055e94bacf
-#   text hash     1aba9e83f8365721
+#   content hash  4fdb9530226b2423
+#   text hash     98e636fa443af600
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

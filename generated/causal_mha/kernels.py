@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5402df7d1ab379e3
-#   text hash     1a807d42a9601fc5
+#   content hash  d495981541289413
+#   text hash     6aac8a83fb007dce
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

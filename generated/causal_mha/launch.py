@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5fe4bcf4d6130f39
-#   text hash     0991876751d383a4
+#   content hash  fd33ee0984b7578f
+#   text hash     fad37ddffdfc6663
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  89a40b3d31d79325
-#   text hash     3f0f275892e2c2e9
+#   content hash  2184ad1334cf1487
+#   text hash     0e8cbbd67dd18a08
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e18a1be46d6a5a3
-#   text hash     2be4d1a232e95a7a
+#   content hash  52dc7e21a38ebc66
+#   text hash     bb181c43afae12ea
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

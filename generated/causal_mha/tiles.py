@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  021012275f94ff4a
-#   text hash     a21a9f4256ecebad
+#   content hash  86149858977e50fb
+#   text hash     15cebd2a392737d7
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  13f34792d9082be8
-#   text hash     e370a2ff4907ad54
+#   content hash  ee659fa82153b959
+#   text hash     ac482b8d1946f59f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c79bf65114854463
-#   text hash     b3b633c6d173e63e
+#   content hash  e8d0955c27743315
+#   text hash     1f6f33112b840dd7
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

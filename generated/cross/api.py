@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cc4ba6d9519c94ad
-#   text hash     e4d81559bbb836b5
+#   content hash  17626eb22cc74a95
+#   text hash     393ba0bdd0a1726a
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

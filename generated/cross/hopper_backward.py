@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05a8b1dad3b3f5d0
-#   text hash     0e57bfa64af0d67f
+#   content hash  321d5ddf7eda5db6
+#   text hash     3a255b84a11c770a
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e403e925790b7f2e
-#   text hash     8a97783fedecaadd
+#   content hash  90c4eff84fa25782
+#   text hash     73c138cd161d96ff
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a11c06dd6eec1235
-#   text hash     e49b691b518adc49
+#   content hash  2654eb40ee95ee53
+#   text hash     50e33572cf23041d
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce85a898c31fdf1d
-#   text hash     137a4b6216f1790b
+#   content hash  3557692a2d31cd1e
+#   text hash     4947edb8126a91b7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

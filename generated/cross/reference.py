@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cc62dd4ed6e8ca9d
-#   text hash     19f884afc77d0808
+#   content hash  1aad292c2bf2801b
+#   text hash     dc6c56c8b9aa7515
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  75f60229807ee4e3
-#   text hash     400bbe90f9227ee3
+#   content hash  c5731966b310b4ea
+#   text hash     5c0ab444cd1dc29e
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

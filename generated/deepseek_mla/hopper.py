@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45918a02fb071eae
-#   text hash     b2619a0ca28aca03
+#   content hash  fbc65db64ad8ba01
+#   text hash     bbc31af047f00914
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b85d7332ba68ef80
-#   text hash     34512b5552087e27
+#   content hash  0733b2302f7dce34
+#   text hash     2204ed41a1eeb7c9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

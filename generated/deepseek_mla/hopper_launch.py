@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a186504a0c5fc42b
-#   text hash     1e4d8e36c845c202
+#   content hash  b3dcccc59b629514
+#   text hash     d353264f5521ceb5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2331be3896da61ed
-#   text hash     989104b00831c5c0
+#   content hash  95d8ab5c2b4abc19
+#   text hash     9ed5e673b3518a5e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a7e1334ee7e1e7d5
-#   text hash     b25ceedccd5b237d
+#   content hash  3dcced53cf5ee0f4
+#   text hash     102a8adbead3fa3b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

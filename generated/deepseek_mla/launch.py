@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  85bfba93386f9fda
-#   text hash     7abbea8c9d5b5b55
+#   content hash  aa4f4ea41bc4beef
+#   text hash     97a11de631e7169b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  056e37650d3a8f5e
-#   text hash     9db35e083b0b7b46
+#   content hash  8e498cfdab0d356f
+#   text hash     d005dcdcd4081d35
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

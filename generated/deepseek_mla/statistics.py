@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  56b3c39133bef48d
-#   text hash     fdf2477e673c3e8b
+#   content hash  5d1bb19038e189c0
+#   text hash     a7eb10e701c6170a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3f3a4669480606d9
-#   text hash     012b98c32ff4fe1d
+#   content hash  4642ce7821a1b1a1
+#   text hash     1918cef925b7db28
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

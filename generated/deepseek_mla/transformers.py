@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  29f81336e6d67b3f
-#   text hash     216be8b9b504a8a4
+#   content hash  2d6690e74f8a0061
+#   text hash     ae213b3ab77b1554
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

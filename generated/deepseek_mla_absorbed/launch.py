@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  555ef8b463461463
-#   text hash     d59e54bca94b2708
+#   content hash  8692aa3ee4db3cfc
+#   text hash     8eb506577c0d1af2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3a647f1dbb1b0932
-#   text hash     db8c898ca9afe5b0
+#   content hash  074d06c6b2413088
+#   text hash     9075ab1493910d03
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c567ffdfd3004df7
-#   text hash     fe0ef2e66ed2867b
+#   content hash  402291f163255c70
+#   text hash     8c1051df32244e38
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

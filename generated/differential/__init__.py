@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7809c4b20a0034e5
-#   text hash     a0f0d2a84a4f1130
+#   content hash  ab2054a8f2e7f041
+#   text hash     d4d7080bdfe1df71
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c098625aca90011f
-#   text hash     2b9177504c793858
+#   content hash  b22b2bfed5f45bfe
+#   text hash     f3efb9ccf8e1730c
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

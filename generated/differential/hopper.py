@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  372db39bd5b05a07
-#   text hash     9b10eb6b64e9c693
+#   content hash  57a904d1f808a102
+#   text hash     43a66644fee90998
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4072ba9a7be2b999
-#   text hash     4c8754eebf372052
+#   content hash  48883e7689fc82f9
+#   text hash     94c11c64b07ac82a
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d0fcc19bca11cb75
-#   text hash     5d715556a9d5694b
+#   content hash  fa679e9d9e7e526e
+#   text hash     f8c444a3dbe5cb59
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4d08a8f672de4c08
-#   text hash     dec990f6d41d6cee
+#   content hash  0b95c472eefe7285
+#   text hash     8bc89ff25f3b5a22
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

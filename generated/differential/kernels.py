@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5a6b5e27ff11ec7
-#   text hash     1b7c941e32511283
+#   content hash  90128c42e4632de8
+#   text hash     be0d59b5ccfd98f0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

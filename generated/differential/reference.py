@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  09f0d51be3f93156
-#   text hash     eeee2fc3f5e06639
+#   content hash  f82c47c4c6b4c481
+#   text hash     12e90da1d52b43f5
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3c4a564756a1b46c
-#   text hash     7f562044854869c5
+#   content hash  da4c9d1b65fc8457
+#   text hash     0385d5bfcbea78c2
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c2eca31783e26d82
-#   text hash     2030d104a3e9d096
+#   content hash  14adb1091e0efbca
+#   text hash     8adbc5ef78f3b39d
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

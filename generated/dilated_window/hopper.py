@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0677ea049f07ed6
-#   text hash     a5ad402c3196b919
+#   content hash  3008ad9b40c098cd
+#   text hash     9daa96945ddbb401
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

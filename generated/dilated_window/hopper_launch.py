@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b44976db7d0d356
-#   text hash     c96d05b51a0555db
+#   content hash  ee68029b9235cdb4
+#   text hash     d5f3071a6c01b25a
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5bd44121200ee9c2
-#   text hash     7e33ab5e280fd43b
+#   content hash  046b9fe8f2c9dc67
+#   text hash     6394704a9d882fcb
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

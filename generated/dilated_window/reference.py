@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  53249b266e5e1cab
-#   text hash     bb1567273e58a791
+#   content hash  9e3a0db86aef738a
+#   text hash     bf30e9bafe56cca6
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a7c9a8f6ec8bc20c
-#   text hash     7d1ef594485157f0
+#   content hash  af7868e65bec902d
+#   text hash     9e97037ddebfb5f0
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  721485473f3322f6
-#   text hash     718c4c731e4d59fe
+#   content hash  1078e3dc174b28dc
+#   text hash     efedcd018ef2476b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6366aec4e2a42d0c
-#   text hash     89bb61eca0fc8e05
+#   content hash  8cf0d55336cacec0
+#   text hash     7982aa3c4aa5ce1b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0d74bfd6c4c25290
-#   text hash     5f39642fa3f57ca7
+#   content hash  439599561095c874
+#   text hash     253bdf4e8556941b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2d0ef3cf012c7d26
-#   text hash     f06f6663440cffaa
+#   content hash  c46f62f20dd3cb5b
+#   text hash     08f6070ccde4b06d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0746e82440882bae
-#   text hash     e3ef09846d26809b
+#   content hash  808e2f5864523ee6
+#   text hash     f2957bcb8f7f3256
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

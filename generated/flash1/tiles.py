@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11197420bf517651
-#   text hash     558441120384c2db
+#   content hash  e980811e9830c646
+#   text hash     14ea773659917870
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

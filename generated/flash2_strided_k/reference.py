@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9c754f4bc0b0b43a
-#   text hash     4a428b69d8843714
+#   content hash  bb2d1fd931acf5d4
+#   text hash     5dfba8a8b2518419
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3600b47f8c9379e4
-#   text hash     5efff417fc8cd530
+#   content hash  c7ed4e27a3fd51fa
+#   text hash     1f5b482559288a14
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  924fa31308d6a5c8
-#   text hash     2fec8f97182496f1
+#   content hash  8211c115941619dc
+#   text hash     6e1de1e7d2cedea2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

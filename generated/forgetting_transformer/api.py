@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52c10e863cc31149
-#   text hash     65f6b8566223c2a4
+#   content hash  7b1f2a5ec90f5474
+#   text hash     007749854cab2424
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4234cf8f6009b60e
-#   text hash     c5a86de18a164a4c
+#   content hash  930112694ae88e55
+#   text hash     d86978de8d4b11ab
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9bbc80511bdb3bdb
-#   text hash     e8996c51a9003b28
+#   content hash  c585300c2a2d74fa
+#   text hash     e5074ac68fde7707
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9bcba5579774d0ff
-#   text hash     f75bb2519e4235c5
+#   content hash  20c8770235bdd289
+#   text hash     a2ad7c548b158b91
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a3ac1992c83a2d54
-#   text hash     ef8394219ac16c1b
+#   content hash  07f095bc135a396c
+#   text hash     551c163472aa52d5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

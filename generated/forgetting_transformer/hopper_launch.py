@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a8fa7409e8019ae6
-#   text hash     16ee01c36dc9f288
+#   content hash  71cd3cfa5f8343d6
+#   text hash     aeff734417784863
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -15,7 +15,7 @@ def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_log_decay_sums, scale, out, lse, dout, dlse, delta,
     dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
-    """Fills in delta, dq, dk and dv."""
+    """Fills in delta, dq, dk and dv, and, if given, in_log_decay_k_sum, in_log_decay_q_sum."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )

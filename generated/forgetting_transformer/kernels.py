@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  05c6d0bac86047d5
-#   text hash     acea90c8a1d0b3ce
+#   content hash  9894f429e7652d20
+#   text hash     f09694dc8d0759db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c1123f4b901902ae
-#   text hash     5ec0fb75903606d0
+#   content hash  5fcc3efae27ebac4
+#   text hash     ce8779b073a98e53
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  580c99f75a8124f0
-#   text hash     95ee9cbc093ae01d
+#   content hash  a7024049c2506d61
+#   text hash     dbb3cf8b6bf614de
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

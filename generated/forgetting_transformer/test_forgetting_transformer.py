@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f8cf76adb96fa51
-#   text hash     7b9b50c914eaa9cd
+#   content hash  031e90c395001da8
+#   text hash     aa3bacc75f48d850
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

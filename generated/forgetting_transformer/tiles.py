@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  faa0f6780d6808c8
-#   text hash     5a0fe6a0ab1cbd40
+#   content hash  76c0b87091a6ebfe
+#   text hash     99c56a9da5e083b1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

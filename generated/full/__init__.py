@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e6a99a6e6a2460b6
-#   text hash     11dabb1b97416d50
+#   content hash  1274e38f89367a35
+#   text hash     c4a48cf8d42c21a5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fea2be2118d8d5bb
-#   text hash     10b35e087ac4e326
+#   content hash  54f7b2b359d9b26d
+#   text hash     9102ef9e5fdd83e3
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

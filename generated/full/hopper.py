@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0a2483ec046d7f90
-#   text hash     0430f2ad8994c67e
+#   content hash  eb92c5ab442e2bec
+#   text hash     a71af952c144c5c5
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  503fcdfccc3c6ab6
-#   text hash     c84d4ca28f570de3
+#   content hash  a6f083635eb140cc
+#   text hash     de27b5aaab51f3d2
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f22406a5fbe7c428
-#   text hash     e9fa3d9a2b4db66f
+#   content hash  0427d41720b4080a
+#   text hash     34e68873396378d6
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1cd0aa9ebe9f0bbe
-#   text hash     6cc42306a216d0ce
+#   content hash  5f11b0f97d26a622
+#   text hash     641f7355913436d9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cd058a46fce7401a
-#   text hash     fbb2289e103d1408
+#   content hash  3830704e3a3c36ca
+#   text hash     af3f79dacc2d30f3
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

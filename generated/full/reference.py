@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c6b3d3880128bddb
-#   text hash     350a7a7d71e35720
+#   content hash  9dd1aa05496462ee
+#   text hash     7f4a613c768acb40
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

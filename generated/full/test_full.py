@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  539ba7feaef7d653
-#   text hash     34de0350befe41f1
+#   content hash  8219b8f5e7d6117b
+#   text hash     3f623030cc0ce4c7
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6d9a36b02d4c3298
-#   text hash     8e0443f220518628
+#   content hash  78298cf889d08509
+#   text hash     5e1c40c55503100b
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

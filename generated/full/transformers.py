@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  81cbf3d8c21a9457
-#   text hash     33bb6495b734b66b
+#   content hash  afff055d8f0ac9fd
+#   text hash     04e3df81e240d790
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  40964de72f8623d1
-#   text hash     5b8a15c7c631375c
+#   content hash  4410086b24f99d1f
+#   text hash     fabdcbf0e8949565
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

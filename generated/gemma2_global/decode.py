@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4b9f3fc1b7b40ec1
-#   text hash     0e44758db0db3fb6
+#   content hash  546cfb6f322af9f4
+#   text hash     18ada0d3fb3b93bb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  136071d825786c6f
-#   text hash     0c590e31c2a017f9
+#   content hash  a277f89b2b40c8d5
+#   text hash     494310aab02212a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

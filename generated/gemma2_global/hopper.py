@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  95eab2d9f73fabf0
-#   text hash     0b83a3b4fb092b18
+#   content hash  d1daf91531677c96
+#   text hash     0b7e914c53acd58c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

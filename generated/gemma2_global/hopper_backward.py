@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f36b69cf0cc3befc
-#   text hash     ad9dd650e9074093
+#   content hash  2545300bad75c888
+#   text hash     e251ef257bedfaf7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  585941690a44c0e4
-#   text hash     6872c9c6c64f04a6
+#   content hash  523a11e84a1dcbda
+#   text hash     bcf97e5b8bbd5d63
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

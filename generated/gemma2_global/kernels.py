@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba4cfe747d2f49ef
-#   text hash     66530855e7e82a71
+#   content hash  c30378882c032fee
+#   text hash     d4feade2151fda26
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

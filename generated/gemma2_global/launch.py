@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6a49fee750773aa5
-#   text hash     210d95d1ecf29d37
+#   content hash  ad7bdd4e1481e672
+#   text hash     bdd867ff5b1301d8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b4548cf34a3de6fc
-#   text hash     e67b6f2c4a71dcff
+#   content hash  e2434d135a04840c
+#   text hash     fa896d147260606d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

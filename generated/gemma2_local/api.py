@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fa4a68db65622aba
-#   text hash     57f5cad63bda126f
+#   content hash  4d88e5cfa5bce201
+#   text hash     9c1920b39240013a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

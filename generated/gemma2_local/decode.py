@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d34803b735a15d3
-#   text hash     427235c32aef1718
+#   content hash  7dd5f005752c82d2
+#   text hash     e25dfe88f9f62d83
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d0eeb04104e948ef
-#   text hash     b0368de9113b200d
+#   content hash  2c363bee5d9e37f6
+#   text hash     fe4484ac9ba6fdef
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dfe2631aec52b85c
-#   text hash     af4221ac860bc60e
+#   content hash  7f01a7d841189c41
+#   text hash     bb913aa57e3e1a39
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df1c527796257eb5
-#   text hash     e23addb3a5d6f075
+#   content hash  3d916cc1c9881cce
+#   text hash     0d2c215e87aeafb9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

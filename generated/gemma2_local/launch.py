@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dcf66ecfceb63315
-#   text hash     a07ede482c2324f4
+#   content hash  1e2f6c8d6d17665f
+#   text hash     55b476ce4a8f909a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  028e00b0813e0a0a
-#   text hash     c7a9f657a2b233d2
+#   content hash  9f24f66bf957ac03
+#   text hash     4978e9db25aee76d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ddccb7bb0f321d6b
-#   text hash     a573d5b6a0aa3e46
+#   content hash  595075d7845218f7
+#   text hash     b9b22e8f5485ed2c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f7bd55608b8e8f78
-#   text hash     f31226bee53058bf
+#   content hash  a0e9b44eeede2b97
+#   text hash     64300e00ed19d710
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

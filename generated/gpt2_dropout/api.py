@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dc23830f897bc2b1
-#   text hash     d068768454904673
+#   content hash  f53c30c95694cdbe
+#   text hash     3a4a2d85bc92842b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f49c85a7e3f7c9b5
-#   text hash     cd41867386773834
+#   content hash  a13ebd3899d30d4b
+#   text hash     05f84ca5192a89d7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4fa9df9c23583ce3
-#   text hash     08c80e89c75316ea
+#   content hash  239d69f4fcc35013
+#   text hash     6ee7e635b6e7280d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6e5bc286ace93209
-#   text hash     8f6f015e6514a568
+#   content hash  3c1548ef8aaba43a
+#   text hash     0e087a85d72d32ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

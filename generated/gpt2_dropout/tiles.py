@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  87ca9d4f1dd5948e
-#   text hash     c15e2c642b2f3924
+#   content hash  7b8dd82f199b428c
+#   text hash     baf310492193b0a8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

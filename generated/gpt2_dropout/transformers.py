@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f1f9016fbb1b2fd1
-#   text hash     8ad7c45889f36fa0
+#   content hash  1989e12ec89c0f5e
+#   text hash     1547d27b883d9c1e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b597d8f07d474e7e
-#   text hash     bd3c630e1fc81307
+#   content hash  f2aae514ef4f1601
+#   text hash     da3250970ef1a4f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  95a4fc984c2f6d8f
-#   text hash     778e6c887fd726f1
+#   content hash  b81b362ba0def1fa
+#   text hash     fc0708551f68a6f5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

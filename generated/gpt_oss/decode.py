@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9006edc06fcdcc41
-#   text hash     47ff327a1ed3c488
+#   content hash  56e1fa3ca336444b
+#   text hash     34ff238a184c2875
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

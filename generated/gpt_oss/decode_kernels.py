@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e2b1fe5c7af95d89
-#   text hash     ea157160b13bca8e
+#   content hash  8578350ddc1958b0
+#   text hash     c499442773e0f791
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

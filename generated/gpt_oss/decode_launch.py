@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbbab29df99d2394
-#   text hash     fff7d38baf0c18e4
+#   content hash  0eedc8f4e036966e
+#   text hash     511bfa8da579f597
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

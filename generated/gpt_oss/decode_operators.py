@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a1a6d5033fd9c647
-#   text hash     30e00182b0c83098
+#   content hash  196758a71bb0c126
+#   text hash     5ddde3c7606bfb89
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f7f0949c6a573937
-#   text hash     b91394a45872b4e2
+#   content hash  d3592eac386b6245
+#   text hash     c13fa4029e8c37d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fd56181b0e77b510
-#   text hash     aa8b30ca42ad56dc
+#   content hash  091f1b96c321a8b8
+#   text hash     c61ddf327c5f0ecd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

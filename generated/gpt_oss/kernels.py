@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77a04913bcd34d25
-#   text hash     63b61deef44609fa
+#   content hash  bb2976bc6644473d
+#   text hash     2627422d52288199
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

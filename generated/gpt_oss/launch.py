@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247d9cd43f7c2365
-#   text hash     166b781420056eae
+#   content hash  e0e38bc9b68af57d
+#   text hash     a297868d7a386d96
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bf3f594fbdd4b2f6
-#   text hash     174fc53ec79c57dd
+#   content hash  feec21014ffa9381
+#   text hash     04512a63a1fbdd7d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

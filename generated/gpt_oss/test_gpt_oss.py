@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  69e6826ac621c0ad
-#   text hash     bab91b3886a24c54
+#   content hash  fbb235973093df87
+#   text hash     2772ee5f58a9cae9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  39bcc16e17ae1537
-#   text hash     5b8737c4d8bb4f79
+#   content hash  a34d9ad00041f1d1
+#   text hash     717e3a0474bba463
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

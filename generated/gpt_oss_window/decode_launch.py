@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eda0f7933f661f87
-#   text hash     b3116db807e9cb74
+#   content hash  89a113b8b0262c14
+#   text hash     f13960e9c601e5a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

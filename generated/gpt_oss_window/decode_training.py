@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cffbd31549da0d5
-#   text hash     2263660da944e8c7
+#   content hash  aff65903ea80fafa
+#   text hash     7b7a5f0df05eab32
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b42f303a9419891a
-#   text hash     29bd11a4cdbfbc1a
+#   content hash  bd56177a5716db2f
+#   text hash     b888b8280612aacf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  abf393996a8dbc57
-#   text hash     5d2040f0e23b0e44
+#   content hash  68345d3519f40939
+#   text hash     387f1c11cc0f12ec
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

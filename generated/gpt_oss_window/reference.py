@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5befef0f261b16d
-#   text hash     750ca701c9330762
+#   content hash  a47d3b8f02740409
+#   text hash     8c5cdcaf6d07b33c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

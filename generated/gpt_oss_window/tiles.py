@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e45a37c5396e0c65
-#   text hash     c2d6c872bd4ee988
+#   content hash  3bef9083d96a3010
+#   text hash     f131d075e72d9b51
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cb6a595ac73379f7
-#   text hash     f3019e66ed114ebe
+#   content hash  599a18937b79784c
+#   text hash     ceca68b642a8d59a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5b2c52c717e2451d
-#   text hash     3852cfd5e7eb62ef
+#   content hash  1f1a4833d23766be
+#   text hash     3d6ba15dd4b6538c
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

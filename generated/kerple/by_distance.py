@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf9b8b012a04c187
-#   text hash     b771b464a8a0c26e
+#   content hash  b37c1d2f158e436f
+#   text hash     5889a7332ff3f143
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

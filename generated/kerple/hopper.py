@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61b4aac3c15bd7a9
-#   text hash     abdf94fa75c6f7c1
+#   content hash  6dc750bfff4bb899
+#   text hash     06440750028dfa1c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  841102a38dde844c
-#   text hash     0844074c714c78c9
+#   content hash  4c117b6622850a03
+#   text hash     88dfcb3f7181b179
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dcb2f2291a2826a5
-#   text hash     76f001f3449793a0
+#   content hash  a0b92a085272ebd3
+#   text hash     31848267803d3d7d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fef45ea640dffa7f
-#   text hash     baa173f7e5e2410d
+#   content hash  03acb6ef04595600
+#   text hash     c88e8eb6ed06990e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bc6d5c817bd75027
-#   text hash     276008183179b66a
+#   content hash  37b781f82ca8d44d
+#   text hash     5decfb53cbd58f63
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95654a86cff462e9
-#   text hash     7c9c38ce869249f2
+#   content hash  1637767cd99fcace
+#   text hash     acada39a11d6c7c2
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1fd32e8aaad5e3e
-#   text hash     9125eae578bddf8e
+#   content hash  e5aaf835e1675f9b
+#   text hash     162abf7cc65d19f8
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c56a9df15e5eee03
-#   text hash     a920b0897ae07edb
+#   content hash  804efb59ad742056
+#   text hash     277f18040948fbdf
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0180a60f6a40ea66
-#   text hash     d4829edc8a0b50c8
+#   content hash  7ea4bed86a7d76fd
+#   text hash     a55d9eb57b444af9
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

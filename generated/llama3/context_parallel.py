@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fad3e1407f3c2c93
-#   text hash     d61fdd011b2487c7
+#   content hash  edd6b07625ceea40
+#   text hash     a5cd84d0c75d94e4
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  939afefa861f9d21
-#   text hash     3273453f2a1f3f81
+#   content hash  c00806aad5e7d402
+#   text hash     1aef005e857ebcdc
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  54c9756aaf3216ec
-#   text hash     8d269d8b26f1076d
+#   content hash  4f622393dec0e961
+#   text hash     c69356785a5619ad
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16744e9baee81325
-#   text hash     09ddd37a34bee96d
+#   content hash  9b792d5cbe19c702
+#   text hash     bb23760e64b01869
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

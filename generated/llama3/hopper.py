@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ee1e8362bc18862d
-#   text hash     571290c597df48e5
+#   content hash  4837f03bc0ae93b9
+#   text hash     0f7621fc28acad2f
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

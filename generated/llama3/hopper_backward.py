@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8272ee46cb72adde
-#   text hash     8a2277179a062f50
+#   content hash  a994ca6a47f879d3
+#   text hash     218b59baf6600f25
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f21b330e759d5e5
-#   text hash     c5f870107fc3eef4
+#   content hash  898ef8004d62b719
+#   text hash     2c72e66eda78b0fa
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

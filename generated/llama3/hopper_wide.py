@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  123588f6026f434c
-#   text hash     55b377e88be44b09
+#   content hash  089a4b57ac2c4027
+#   text hash     b212fe3316dfe8d7
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f25335d668fffda6
-#   text hash     a45e5c5351c60061
+#   content hash  4b14c39c22c62917
+#   text hash     78d11754efaf266e
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

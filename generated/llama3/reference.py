@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2b7b917c5a68cc3d
-#   text hash     63a49fe885dc88f9
+#   content hash  af118c3880b989e5
+#   text hash     a48bee87ef7200b7
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

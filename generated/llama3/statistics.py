@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fc6648603703084
-#   text hash     9d5fa22b63c7f982
+#   content hash  86f9f9f62eaf0159
+#   text hash     66904327e002c598
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

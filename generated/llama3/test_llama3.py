@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  990dd9ed8f821f2f
-#   text hash     cf88cdec81534cf2
+#   content hash  158c7162cfde7178
+#   text hash     666b58c96fd6498d
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d0d2a3413ac3152d
-#   text hash     a473bd7417f728d7
+#   content hash  6829ce4d322e685e
+#   text hash     385202f7e4d9de7a
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

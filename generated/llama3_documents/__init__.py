@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cdd221f182bf80b2
-#   text hash     4b46c14339da2d8c
+#   content hash  725a9e74f3282c40
+#   text hash     f8e07577372bf46b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

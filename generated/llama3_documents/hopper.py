@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8ff6e059545eda70
-#   text hash     b4eda1b0436157f1
+#   content hash  d368a692b3bf592f
+#   text hash     986517ea00c8ba9e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

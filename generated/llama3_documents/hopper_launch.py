@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e842bfd8b9564928
-#   text hash     7cb903ddf99d4251
+#   content hash  73b3d8910d0edac9
+#   text hash     1e71cfa774427784
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fc55125c57bfc521
-#   text hash     ff00326abf90fe02
+#   content hash  85f40ba70d64a5a2
+#   text hash     9d60aab521992e1a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef389ab37a59d6a0
-#   text hash     3b69976e2ad1babd
+#   content hash  96154596d8e3f097
+#   text hash     745d809a66d1a02f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

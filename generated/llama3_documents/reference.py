@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6e19434199ab69c2
-#   text hash     5ec923bf531b46de
+#   content hash  23cf128287b0681f
+#   text hash     b71885d8c06f6f7a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cec5e7c46ef3f253
-#   text hash     a5ad0e47bc723d5f
+#   content hash  d8dfda038544f9a7
+#   text hash     83251bccb5e208b0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  32bcc4ae3ba590a2
-#   text hash     d62f6edd2402b99c
+#   content hash  a96460c61f4eb238
+#   text hash     23a39924281ba181
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f254130c56b991f
-#   text hash     e33d2ed74b4a1019
+#   content hash  c6372d182c960f89
+#   text hash     7a623dfa62a945f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  745451c766d2e74d
-#   text hash     8c6c189f646c577f
+#   content hash  7cc83bbe3ba0d281
+#   text hash     d7758261fd8d5407
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

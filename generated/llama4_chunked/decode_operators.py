@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e52575e14ff6e89
-#   text hash     cf48ae0cf95c77ae
+#   content hash  047e6315234efe94
+#   text hash     cf2a49db657c72b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a47d78e45ce7e87b
-#   text hash     e607365fc59a710a
+#   content hash  3a6ea7559328bcad
+#   text hash     967940d20be639e1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

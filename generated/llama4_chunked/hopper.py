@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ba8bd26c11a11d56
-#   text hash     7987a376938774d1
+#   content hash  c9e61dddbd2fc38e
+#   text hash     c6f8e897c85bd370
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

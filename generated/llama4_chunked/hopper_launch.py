@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cc0b0a778f040fb8
-#   text hash     62c0950ed54d357a
+#   content hash  436cbf5df76c3025
+#   text hash     72d56fb45c003d25
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a73fce1115bab9d3
-#   text hash     9993e538c636110c
+#   content hash  5a87974a4ea07e7c
+#   text hash     75457a50a59788f7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  36f4da98c00d1b90
-#   text hash     747cfb9f6dc1e845
+#   content hash  913be832a025b898
+#   text hash     cb6b2ee2a6be501a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

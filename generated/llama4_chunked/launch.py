@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6241f74a72110716
-#   text hash     006cbfc4048486df
+#   content hash  dd0f4b667fa8806a
+#   text hash     c47ca538601995c4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7761da9f637c09e5
-#   text hash     77a57e0c12f643e0
+#   content hash  cf424b54401e6c7f
+#   text hash     fab7d3a6d8559263
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ca840d825b593f30
-#   text hash     a289c18724857f7b
+#   content hash  c8d44f6376713f3a
+#   text hash     a92e15be1ead9a25
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

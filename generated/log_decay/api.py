@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  00d058390d485578
-#   text hash     2f56788942d26f05
+#   content hash  895d65f7ba4fe03f
+#   text hash     6e7ce880ef58b0d0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

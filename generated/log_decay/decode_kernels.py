@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ab038c499b97e6d
-#   text hash     c515f5ed058802fb
+#   content hash  c0e68ae760a881ff
+#   text hash     954c3268e5ccb766
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  533411dc8ab8e29e
-#   text hash     438a4e4c09b7336f
+#   content hash  956185054e79364a
+#   text hash     e42ab582b80c039a
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b8b5844f951130b6
-#   text hash     d1c3c284c4aad90c
+#   content hash  befbd1cfc9dfce82
+#   text hash     3be2e41ef229d518
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

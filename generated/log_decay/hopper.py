@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec8d18444dcf2e12
-#   text hash     dc94fb9932b1120f
+#   content hash  d0b06ac1409194b5
+#   text hash     3a7705634038e83d
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6612ff2641b45f9
-#   text hash     abab6ce0eaaaea7b
+#   content hash  5e7f1f8689f6d3d4
+#   text hash     18ea38c3192616af
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

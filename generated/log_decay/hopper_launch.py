@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c4de26b1ef2a900
-#   text hash     38ed7633d8f553df
+#   content hash  937464d71d971751
+#   text hash     fc6719a215cd0247
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -15,7 +15,7 @@ def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_log_decay_sums, scale, out, lse, dout, dlse, delta,
     dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
-    """Fills in delta, dq, dk and dv."""
+    """Fills in delta, dq, dk and dv, and, if given, in_log_decay_k_sum, in_log_decay_q_sum."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )

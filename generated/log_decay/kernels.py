@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b0f63b80a989b431
-#   text hash     0a1ad1d793b5e6dd
+#   content hash  195768e00ffac739
+#   text hash     9ea38c845ac66221
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  84e9e2c74f971342
-#   text hash     b8eb7198d41fc288
+#   content hash  9d0100795ad80cf9
+#   text hash     70f830135488032e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

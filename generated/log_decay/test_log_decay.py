@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  281c5865772908ea
-#   text hash     3e8a42fdaebd0096
+#   content hash  b8200843b11fc8a6
+#   text hash     7271ed3b19e3f0c6
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  689096a5bcb905fe
-#   text hash     c178a87d8c5da5f0
+#   content hash  2eb7ba82403262f8
+#   text hash     dbf09aad142b27cd
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  754e444cce491dcc
-#   text hash     12d449d67614d2ac
+#   content hash  860fdf92b3d1e2f4
+#   text hash     83b01e7ce1026808
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e241166b115d99ad
-#   text hash     36f4532cd4559238
+#   content hash  8e7e4725ac458270
+#   text hash     6179dbf9a725e54d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  198c277fd0dc90ee
-#   text hash     defd035d8a1e118e
+#   content hash  5da3c623fee59e36
+#   text hash     08222f6905848dd4
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9929afe51488a1f3
-#   text hash     c9d4f8d37c58d5b3
+#   content hash  50d2a44a2172e6ba
+#   text hash     ebe955d69696a9a2
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0d4b1a34548def5f
-#   text hash     4fb57dbbd5d470b6
+#   content hash  beb64f0f48731b6f
+#   text hash     f2aef0d98beaa22a
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d2f079781179553d
-#   text hash     f6c1674167ebaa00
+#   content hash  634ba3a81e1e3eae
+#   text hash     eb32762aa0d0fed9
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d824133285ad2ec8
-#   text hash     acb3296472538d6a
+#   content hash  2435ac8c22c294cc
+#   text hash     bd86fa154b767102
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a35d6f19215ff10e
-#   text hash     0d5daada5bbb4db3
+#   content hash  87804c1a1c274399
+#   text hash     f5b685c0ddde99f7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  750eb3441beb2c96
-#   text hash     b6c38996426849dd
+#   content hash  109fdf99ea75be9f
+#   text hash     9f3505dedb4f1cb4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  70c9d65eca46ab3d
-#   text hash     2d95a67ca9b6f55c
+#   content hash  411ad10b834e88b3
+#   text hash     a949b3c7a4d66fef
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c2a250d28737539e
-#   text hash     2ac59e8d292aa053
+#   content hash  7e0bbee1b963dc23
+#   text hash     2f7b3fbcc0c2888a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e35301f90e10b230
-#   text hash     4c1590f9f941cc78
+#   content hash  7e5c92303b6918a3
+#   text hash     d845ca08c2fe4b58
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  178cf1e83b6a56ec
-#   text hash     4563206ce77084dc
+#   content hash  71b15348a8a107ed
+#   text hash     225fb441f92ebdd1
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

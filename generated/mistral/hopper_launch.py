@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  accc49e64b851564
-#   text hash     cf640f0bd15f64c2
+#   content hash  618d52eff7049e33
+#   text hash     054e815b337a263f
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8437704350aebd90
-#   text hash     d3f3227770f639d1
+#   content hash  2a05e2e3133015df
+#   text hash     487be383dd202bf2
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

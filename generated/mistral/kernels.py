@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  953a4f1f6ccbb421
-#   text hash     e56ad9b03736781d
+#   content hash  26ace0b56afe036b
+#   text hash     f86a8d381588aa75
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bab624fd5388ae6
-#   text hash     cd3c55122f4915ed
+#   content hash  b288b3146718b194
+#   text hash     46c83a849bd32e2e
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

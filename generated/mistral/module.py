@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d0825c2238a257d5
-#   text hash     37fecd077131d0b9
+#   content hash  cc76ced42477e212
+#   text hash     d19cd39c638eafe8
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83cffe2851d17121
-#   text hash     570a44e00945955f
+#   content hash  db1ea494bc20b0b5
+#   text hash     628c22ea50ac79f9
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

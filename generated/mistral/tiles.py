@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb5737d92f2591b7
-#   text hash     254d700d28ca359f
+#   content hash  d7700798d0fce960
+#   text hash     e8d7bfff0bf46963
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

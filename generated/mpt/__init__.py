@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5213e71fdda3dcfd
-#   text hash     e121a27888c610b4
+#   content hash  b911248f19771f54
+#   text hash     80abdd8c0e478259
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

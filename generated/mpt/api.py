@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0432dd15aa3346
-#   text hash     a1f43fa4ec3c4512
+#   content hash  f017878db348713e
+#   text hash     cadac3970cc4f7b9
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1b68805895a28d7c
-#   text hash     7d2288e7f684ba25
+#   content hash  31bc84505cd54612
+#   text hash     6fd7d2a5a67a603e
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

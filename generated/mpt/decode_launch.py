@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c495a83062286044
-#   text hash     7413ebb59e447742
+#   content hash  f428fbf1facb199b
+#   text hash     5ad412b7823a06cb
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

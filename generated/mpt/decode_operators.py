@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4e0f8168fe549f72
-#   text hash     52f1b0391c217279
+#   content hash  80c3108578c7551a
+#   text hash     914a6500ab3f6abf
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

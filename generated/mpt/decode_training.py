@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5f2c797289987e30
-#   text hash     6b90a0292fa4fc63
+#   content hash  cdc9814f67c4e726
+#   text hash     06a9e618633f90c4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bbfb1b21610f243b
-#   text hash     51ecc7567eb95453
+#   content hash  c4b9075e19a25722
+#   text hash     c58e041c565554fc
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

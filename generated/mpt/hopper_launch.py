@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  887dfdb0f05307b5
-#   text hash     647bd4029b750bd0
+#   content hash  ef1f0c1c7feba0c9
+#   text hash     2f0d556bf26de16a
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  46455ae0c93ba565
-#   text hash     c41ae2a8f8ffb0ce
+#   content hash  e187b490d2cf31ff
+#   text hash     df1ae21abf5d9d8d
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ba7e3cb33cfc00c0
-#   text hash     6d5df1bc3c42b903
+#   content hash  133a0956dafbfcf4
+#   text hash     ea22314d9ad4d08b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

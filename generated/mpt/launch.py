@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ffe47fee334e945a
-#   text hash     4b150214de32a699
+#   content hash  53ffe3aae1e99fff
+#   text hash     ff374df7f874ed42
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6897338890b40f95
-#   text hash     dfbb5e5df2ea2ae7
+#   content hash  00b7f5e3a3dcf01c
+#   text hash     14147aaea968f67a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a96b212a9ac106f8
-#   text hash     b3234382458f7f35
+#   content hash  caa67a6e1b835c0b
+#   text hash     f99bb97807033780
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

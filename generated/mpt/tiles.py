@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37a843be1b3fa71b
-#   text hash     fa8301affaf102f5
+#   content hash  867a069bc5118e43
+#   text hash     9c860b7a584ac29d
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18fe5a7445855bf5
-#   text hash     d9d349ccc442656b
+#   content hash  5be0f89ac4aa5454
+#   text hash     59eec15b1d289b01
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2f549a569827369c
-#   text hash     0b2b5bcd3dec7861
+#   content hash  736d73fa5c884b58
+#   text hash     1dd5209c2ddd7064
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

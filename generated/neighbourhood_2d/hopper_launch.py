@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a0ca4ac605f5f3f0
-#   text hash     df20af2df31f8f7a
+#   content hash  253b85863673ab13
+#   text hash     831829b4dd19dca9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

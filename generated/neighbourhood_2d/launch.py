@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e86994f3df71e31f
-#   text hash     04600f6cf3764bd5
+#   content hash  7516063af7f2dbff
+#   text hash     833b0707f6482257
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

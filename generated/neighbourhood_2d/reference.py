@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  25b55ea1dac44f0f
-#   text hash     3d071b362e2e5e33
+#   content hash  2af4cc7e484423b4
+#   text hash     09654f3c67970aa1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4bee830b955a75ca
-#   text hash     c3dc35ae35851a75
+#   content hash  5ec146d98ab24093
+#   text hash     f4ac83b74a552c9e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

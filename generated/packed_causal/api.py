@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0158670c843050dd
-#   text hash     58866847b903b37f
+#   content hash  f92f7ceae2aa08b8
+#   text hash     c124aa5cff179a57
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

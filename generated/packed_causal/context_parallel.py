@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0323b772971637dd
-#   text hash     6c9af31b0438a2b3
+#   content hash  15c469dbb5dc1866
+#   text hash     ad66e3dcb6dbf6e8
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

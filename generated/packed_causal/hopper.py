@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fcad47c01e6c25b5
-#   text hash     c14e038a6ede2758
+#   content hash  6d11891cc6de6da5
+#   text hash     3e54e1681228f92a
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

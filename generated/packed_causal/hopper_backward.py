@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dcaf878426e8d24e
-#   text hash     023652aea731030b
+#   content hash  b53183ec6cdfa52a
+#   text hash     a140aa50e2bf9224
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

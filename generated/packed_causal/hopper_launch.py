@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a2471444c645281
-#   text hash     8029b72fbbfdf329
+#   content hash  6cbfb0267c7d2f6e
+#   text hash     bad25a981814b5f3
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

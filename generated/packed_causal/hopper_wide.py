@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6a34cb436672fe19
-#   text hash     9e28b1cc1d873f60
+#   content hash  393842bfef7ca761
+#   text hash     e53d6e2e31e24cef
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

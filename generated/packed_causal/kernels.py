@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  106274886f088a3c
-#   text hash     63331810fd9de28f
+#   content hash  69d71ab6084f4954
+#   text hash     ebf75f439051513a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

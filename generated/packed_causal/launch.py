@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  478a532f3e230b2d
-#   text hash     181d1ed36de94bb1
+#   content hash  3103b87433ad7e91
+#   text hash     9a8427de021f9bb1
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c6525f8328861ed
-#   text hash     923fa4953f91bfbd
+#   content hash  48a7ca8ceb012432
+#   text hash     78332fcffa4b01da
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

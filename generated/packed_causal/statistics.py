@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  656da12d8214a65d
-#   text hash     8ff3c6aee53c4f5f
+#   content hash  2bde7af5d531c5c4
+#   text hash     ef00ab34eb7d761e
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

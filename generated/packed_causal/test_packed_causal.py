@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b5ac868a1d9780bf
-#   text hash     b991efe9bd2b30e9
+#   content hash  050c47b83b3df81b
+#   text hash     2ec77b3759fa2e48
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f082e29fd18cd474
-#   text hash     76b2c047cc39ae29
+#   content hash  89670c2b1f380200
+#   text hash     f16ae64418269b88
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  635147b4bdc4e05a
-#   text hash     a9ed3a1bcd261893
+#   content hash  dbb92245dba54be5
+#   text hash     ba2dc5664daa153f
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cf52fb50bf48fe4f
-#   text hash     a7a05ccc11d62d7f
+#   content hash  53b793596d542c74
+#   text hash     c9b46fada7cfe696
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

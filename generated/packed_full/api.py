@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04d90d36fbabfa4f
-#   text hash     56b00c3800366b55
+#   content hash  546c51be7e7bea2e
+#   text hash     bd0b3d386e30b137
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  68754d1ce5c6ab8a
-#   text hash     4ff9d2163db35765
+#   content hash  0980e83f8c6d20ef
+#   text hash     1640f4e7c90d14de
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

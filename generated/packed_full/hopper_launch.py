@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  071572dd97767523
-#   text hash     ce2cb64878652a08
+#   content hash  e11359787c09804a
+#   text hash     3983d3476cea515a
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

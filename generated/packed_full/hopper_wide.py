@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b34124a9404f2dc9
-#   text hash     afa18358d72c43b6
+#   content hash  79abbdf111461882
+#   text hash     6e7010be77dcf8a6
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

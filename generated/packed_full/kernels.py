@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  122b4a21293d186a
-#   text hash     0382ab7b4d94785a
+#   content hash  18ba73aa7fa5ee33
+#   text hash     3f59e3e114b2bdb8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

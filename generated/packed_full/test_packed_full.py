@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f2ef962dccdf6b1f
-#   text hash     858e85b54d442471
+#   content hash  3e5624d6098d7b81
+#   text hash     d7b563d88db5af63
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5bb2f2c521a61a29
-#   text hash     ba52aa830ea695de
+#   content hash  0974b304031e07ee
+#   text hash     1b0a722b27987c48
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

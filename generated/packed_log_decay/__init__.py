@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  642010d12f417eed
-#   text hash     f9c2e163c598407c
+#   content hash  e1481de257ca9b9c
+#   text hash     387284f9789cee0a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d5b0fd2b024b5fcc
-#   text hash     06f9f55a6733498d
+#   content hash  e88cdd409917acd2
+#   text hash     f23c30d5818201bb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

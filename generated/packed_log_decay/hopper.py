@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bf36c976d36b5986
-#   text hash     be8bfa2daf1e8041
+#   content hash  9b7a4bbf9848561c
+#   text hash     bfbd079e5f37101a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88d5661d9a582d91
-#   text hash     9884101fe6b749fc
+#   content hash  6232d6c9fe9af022
+#   text hash     8efc407253c2d45b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

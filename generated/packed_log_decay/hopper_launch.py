@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6bb6fa5c6101c512
-#   text hash     953ccfdabe5c0ed4
+#   content hash  cb9e2388e1d07a3d
+#   text hash     81c2f513ef76be4d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -15,7 +15,7 @@ def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay_sums, max_seqlen_q,
     max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
-    """Fills in delta, dq, dk and dv."""
+    """Fills in delta, dq, dk and dv, and, if given, in_log_decay_k_sum, in_log_decay_q_sum."""
     dq_sum = lse.new_empty(
         q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )

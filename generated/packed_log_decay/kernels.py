@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8df32facc7aaa2f4
-#   text hash     8f95f39b4048b2c5
+#   content hash  107d7f8ad01e0542
+#   text hash     e544e558649df1fe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2e55ca58a8171d0c
-#   text hash     d251e11e866e146d
+#   content hash  a4862de0f5b42781
+#   text hash     a2b2834786fa8d67
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

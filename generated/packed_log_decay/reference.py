@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  074fc5fb6038217c
-#   text hash     aa9728d7beff16a0
+#   content hash  0386b861d77084a7
+#   text hash     a5cd08df48dca4c7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

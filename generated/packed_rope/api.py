@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4181082a95dcca48
-#   text hash     764dfb0b248156c4
+#   content hash  c9637611c25cc32e
+#   text hash     7938a438c79ad497
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

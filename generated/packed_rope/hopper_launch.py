@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5eaeebc555cd399
-#   text hash     f897583113e96722
+#   content hash  0deb89d3de310453
+#   text hash     9ac3eb144bf93647
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45ed76c5a22ae526
-#   text hash     0998ea776393a742
+#   content hash  14745177523b19b4
+#   text hash     194fc039d0d8b7aa
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  00a9652a94cac08c
-#   text hash     41d0ea64974d5aea
+#   content hash  a122d1d518a9909e
+#   text hash     1c29b08ed1822cca
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b6b89ecd4f3ac800
-#   text hash     5bae1871f94a3401
+#   content hash  616d14d8d72c3b41
+#   text hash     d626020f3e967d7f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

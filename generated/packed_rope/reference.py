@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b39243012d2bf276
-#   text hash     f85aa06714d81a00
+#   content hash  d86578d0a042c46d
+#   text hash     57ec7dfd1b14fca6
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

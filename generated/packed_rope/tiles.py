@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  773d41f3d7fdc979
-#   text hash     68da25557a251f16
+#   content hash  d4c4a29a29271ba4
+#   text hash     77ed5c8c8f57e56d
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

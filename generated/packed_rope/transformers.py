@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9d174d3d8aa90c33
-#   text hash     db31526bbba6e501
+#   content hash  1aeeaa8b63ddd008
+#   text hash     f814346a443e3dfc
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b28d8e2aa8f3efa3
-#   text hash     68a43e3f2adff2cb
+#   content hash  101e3b950cd6d097
+#   text hash     c92faa7ffdbcf364
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

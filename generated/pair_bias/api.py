@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  463b3d976eb5f5ab
-#   text hash     5a01afed7bf7b75c
+#   content hash  a58a52d708ad809e
+#   text hash     9887609f19085dad
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

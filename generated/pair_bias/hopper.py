@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  98ac089c58bcd947
-#   text hash     9caba224b387220b
+#   content hash  d25a1ac79c5f5e31
+#   text hash     56876aac9a7da697
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

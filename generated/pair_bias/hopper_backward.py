@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ce9940d72c997e97
-#   text hash     9a6a2928a4855946
+#   content hash  daa720d853f5e9f1
+#   text hash     0cfc54c1a5e931c7
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

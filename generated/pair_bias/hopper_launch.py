@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  699e1c086e50baa0
-#   text hash     c35b5de467ae2342
+#   content hash  488ed837728ac8b7
+#   text hash     e53ce324caf95e81
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82f2df07ed8285a1
-#   text hash     54726fa9edd2bd84
+#   content hash  425459cae9d5ee88
+#   text hash     a7a3aef52195edda
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

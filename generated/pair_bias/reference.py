@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bcd90793fca376c0
-#   text hash     ec11e3ef618485e5
+#   content hash  d5cf48964870e6b3
+#   text hash     5a8ddd93ae827735
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

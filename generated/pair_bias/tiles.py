@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b0f6b65b20c2cd5b
-#   text hash     87c0176f8cc54c09
+#   content hash  a3432052d2920850
+#   text hash     85b4b640f06d6ede
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

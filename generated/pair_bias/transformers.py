@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fded756a7d3784fc
-#   text hash     d8ca9de77616cfc6
+#   content hash  1c2ef42b2992dbc0
+#   text hash     a0c76bbf9464824a
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a215213f11521ef3
-#   text hash     7d984e02620cafa3
+#   content hash  a175e757314f4000
+#   text hash     ebf30ec2830edd4f
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c76768a6a43985db
-#   text hash     61a147140355ce17
+#   content hash  6b209f8d3ffae1b5
+#   text hash     15e957c57eb63639
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

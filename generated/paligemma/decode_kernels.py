@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b7fca799c30a92f5
-#   text hash     ccc0b96d7c61bb50
+#   content hash  724776837ca9262d
+#   text hash     ecf887250d40fe6b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2e2d922165be6888
-#   text hash     0ea8312840e7445e
+#   content hash  ea3a35e0b579856a
+#   text hash     dc42c9ae8021b94d
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  692719da49aae528
-#   text hash     0dacb578a0cfa56c
+#   content hash  e57191bda67ab07e
+#   text hash     97dda3cd2021861e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47b58f7f6c927521
-#   text hash     5ab50149a485e981
+#   content hash  41c48faf779aa567
+#   text hash     5b58227c91e90f7c
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2adec14a548e158c
-#   text hash     cf6f90413823154f
+#   content hash  878e936047cd5f06
+#   text hash     64b53113fc34f3d9
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d948648dba2c6677
-#   text hash     2a7b63c1e817afcc
+#   content hash  88fe97a2f8f93dfb
+#   text hash     8ddc465bb09c2a03
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  315468585fe99bce
-#   text hash     640013c38f86b508
+#   content hash  83e8386d424faf98
+#   text hash     06c49651e1926b5b
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

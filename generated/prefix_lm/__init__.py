@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9941578e0ff75a52
-#   text hash     3e152cbc9bc1af91
+#   content hash  9db7512fa1ac3327
+#   text hash     ccb8c33394114981
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2c56aa4ee38565a9
-#   text hash     eae5893fb6783212
+#   content hash  9073f53cece48597
+#   text hash     78319370feefda1d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0acbbd1a3e238dc1
-#   text hash     c9ae456cc4728c53
+#   content hash  89f5e07cc941f1a8
+#   text hash     255eb6714e2bec43
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

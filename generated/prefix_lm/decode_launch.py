@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6e59313bea2e43c8
-#   text hash     aac28435a346739a
+#   content hash  7df82f5ab12c9ea2
+#   text hash     82f7d4863ce20b83
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

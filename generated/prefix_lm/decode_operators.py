@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b953f780f23fad69
-#   text hash     b6029c5666dfae38
+#   content hash  8da3f4d8bee3c3f4
+#   text hash     0f375514c17b0b80
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  92df5b52227b033b
-#   text hash     e5827122aa2c44a1
+#   content hash  53db5864c995940f
+#   text hash     5f68f83ffc3c60be
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d973a1f212ea98ab
-#   text hash     76ab7faa4727862e
+#   content hash  6e1c80135f3ccb19
+#   text hash     b8d6e697bc02e785
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

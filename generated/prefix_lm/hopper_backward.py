@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d51d0fd25449c673
-#   text hash     89b43f6d6b487c2f
+#   content hash  d5d35268e2ce74c3
+#   text hash     521d66fb22518e1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

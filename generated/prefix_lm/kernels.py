@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb1963d73e8909f3
-#   text hash     3caabf16ad3a7ec7
+#   content hash  5619161ef7538ac7
+#   text hash     f2a7fc2114164547
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cc14db124c903cc5
-#   text hash     a1f6f1a7ce8e7e0e
+#   content hash  51591ba659cd017b
+#   text hash     9832d943256be1da
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

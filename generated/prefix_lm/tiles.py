@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da2fd7291c202676
-#   text hash     595142832b6e557c
+#   content hash  ffaf2d277d09b31d
+#   text hash     a4efeb12d9c58901
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

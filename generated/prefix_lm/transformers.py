@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b282b2387d4fcad
-#   text hash     89ac0ce14b4af92e
+#   content hash  46f7f0a525dc95a2
+#   text hash     04e92b607194d509
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

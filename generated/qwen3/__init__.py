@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a10227a353110898
-#   text hash     802153342b0717cd
+#   content hash  a717bce9a0e72dc7
+#   text hash     bfe0d34c88ee4bab
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

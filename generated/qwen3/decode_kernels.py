@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb4dfab6b8bfa70b
-#   text hash     d96e10447ac8aa5b
+#   content hash  5f653fd294b95b41
+#   text hash     f47fab2557728c2b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9eedf529d220c9dc
-#   text hash     11988b7870ab676f
+#   content hash  342c56dd0c8b1088
+#   text hash     25f949c50712a8cf
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

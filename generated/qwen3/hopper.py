@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9adad706e39263f8
-#   text hash     669282bd87e872e4
+#   content hash  aa9e923fd02cc672
+#   text hash     b6d2485c28761d8b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  25f3fe91b7c8759f
-#   text hash     3f3ee42290bdb755
+#   content hash  1f261b02dfd5000a
+#   text hash     a18ed0ce9bf2ed4b
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

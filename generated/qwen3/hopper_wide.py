@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f879dcddd013d928
-#   text hash     6ca84359e3fcadf6
+#   content hash  012a3007850ddaf2
+#   text hash     8f17950c8f800b25
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  62fa90674acaebb5
-#   text hash     9eb7ae650cd770a6
+#   content hash  89b3020b06826476
+#   text hash     abef352c75aae7f9
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  31767fe2e8d15fe6
-#   text hash     fd8215f7c18a0d23
+#   content hash  6ffddfb5eda4d89f
+#   text hash     5364304babb0334e
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6bad196f69e7bae
-#   text hash     7e6a7abc8a8513d2
+#   content hash  90a2b72769ddab18
+#   text hash     7a3629c74a226e14
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0579b7eb1395dac4
-#   text hash     715c8f7289fe6bd4
+#   content hash  2d376037cf43b9a6
+#   text hash     f99b8733ad10ff56
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  61a84f21674ab20c
-#   text hash     edb74c4857f768fa
+#   content hash  81bf9dfb7b39448d
+#   text hash     5b663521cc06bc6a
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

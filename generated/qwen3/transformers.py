@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca896134ad9f2c5c
-#   text hash     705f3ef50f06125c
+#   content hash  f135c7d4c457d90e
+#   text hash     c30d19e75c44caad
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

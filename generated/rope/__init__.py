@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3c2e0260fd36ecc0
-#   text hash     a71fb5583def8a26
+#   content hash  90e4d399c417cc55
+#   text hash     5634cf1caae961dc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

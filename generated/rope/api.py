@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e45de5c52cd52c22
-#   text hash     f1cba8c5e09e826e
+#   content hash  6d486df55efd32f8
+#   text hash     291120f33b473346
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

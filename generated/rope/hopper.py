@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  af6cfd474c774c7e
-#   text hash     36c3616ff05859bd
+#   content hash  b746aa0d2f217769
+#   text hash     bbb3cdeaf9d3a6ed
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

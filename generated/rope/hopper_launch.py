@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b97c8e29fda36b07
-#   text hash     6936cb16c846d022
+#   content hash  b85a202694b4d1e9
+#   text hash     a6d50cde08804082
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aebcb28bf37c8be1
-#   text hash     7b995138e29b72eb
+#   content hash  f2531619575bec17
+#   text hash     63ebda32ba226d42
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3a37451439e25b14
-#   text hash     06f69ea60d3c874e
+#   content hash  1832d9d51e99064d
+#   text hash     d4f2b525626bfd0b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

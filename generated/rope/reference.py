@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e4860c69216bad9c
-#   text hash     611efea9fbbb8bcb
+#   content hash  c8d0af47cdd303c7
+#   text hash     73b9156eafe7f119
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c1188acd8f937e1c
-#   text hash     3e7181827daaff57
+#   content hash  12f5c1a35db1c04a
+#   text hash     55c74f385e47d133
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

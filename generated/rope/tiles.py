@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d070e0a952e05dfc
-#   text hash     8072d9742944fd47
+#   content hash  4beca1abf97472f3
+#   text hash     2eb482515585f8fc
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  12c5ad944cf7d676
-#   text hash     ea4328f072044a55
+#   content hash  ee015c45d00a8f39
+#   text hash     e900848e494d2f83
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

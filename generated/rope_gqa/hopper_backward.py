@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2368346ea0c50e69
-#   text hash     8db5bcf478ac55c1
+#   content hash  e86bdcede20ff743
+#   text hash     15afae305dd1da19
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

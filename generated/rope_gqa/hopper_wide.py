@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51b67d5045a56262
-#   text hash     85b41a1a23ebe266
+#   content hash  a38828586f99ef5a
+#   text hash     450bb4c530cb516e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

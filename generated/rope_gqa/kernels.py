@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  78df091bfb3847a8
-#   text hash     586e2d90d212d0fe
+#   content hash  cc237fde41652415
+#   text hash     ef897e0379c1f120
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bf32ab17d27e52c
-#   text hash     5a62c2aa00780c7d
+#   content hash  587fffaee29b1b43
+#   text hash     46dd1b20f34e8379
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  478e151eb595195c
-#   text hash     a2dbb61a83c2b06f
+#   content hash  682a6d70541279e1
+#   text hash     220f276698fda3e4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49a1708b9f1a8c41
-#   text hash     c25ec806ba349bbc
+#   content hash  5424c1826bd0113a
+#   text hash     1e324fb94ee4f4e2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

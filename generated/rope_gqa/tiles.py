@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7b5944ed356c3427
-#   text hash     7d42c8b77d1a30cf
+#   content hash  8711eeb951ee2492
+#   text hash     d4d5ca5ed914be8c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

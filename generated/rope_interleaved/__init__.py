@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9587237c3c1afe9a
-#   text hash     71d3b206f30b8497
+#   content hash  f05bcde855a3819f
+#   text hash     4be5d21e88f0c7d4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

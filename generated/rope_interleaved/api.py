@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  64269a21c2aeee57
-#   text hash     c457becb3d360631
+#   content hash  5150e2eb8c53c6c9
+#   text hash     6817404f0bc20f7d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ac6742acb2c00225
-#   text hash     abba467ab739bacb
+#   content hash  ff4b39502c30e2ca
+#   text hash     12f5b8faf28b8c12
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

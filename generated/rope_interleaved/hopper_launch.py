@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  189bc6330569005f
-#   text hash     5a77ebe641308b1f
+#   content hash  532a932bde531f61
+#   text hash     693571fbfe7d9187
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

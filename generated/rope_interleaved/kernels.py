@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e2e599e370e8ad52
-#   text hash     4535a5ca1709d0c2
+#   content hash  8cc5c14a0f5f7547
+#   text hash     01ab60eda343d551
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

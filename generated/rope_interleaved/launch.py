@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bbf3730a190c6e09
-#   text hash     d9a77149d8acb2c7
+#   content hash  aef5069cee265b9a
+#   text hash     883aac7a22e9fe5d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  50ac38eae1f94612
-#   text hash     9cb127c543e42d3e
+#   content hash  99d4cb520fafcbd4
+#   text hash     1f06fb68050b1bf2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

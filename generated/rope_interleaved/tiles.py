@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eb0317a9535e918a
-#   text hash     823fbd01c221fbe8
+#   content hash  6eb70d531fa5df18
+#   text hash     1fe931b69eced560
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

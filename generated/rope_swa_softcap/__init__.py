@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dd0af6a9ee48d6b0
-#   text hash     5dccb846434e8a01
+#   content hash  b6fa277fc956e434
+#   text hash     8532533fbc92d866
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  da3ff63fca1667c8
-#   text hash     f0a8d142cb7d9bda
+#   content hash  7f92e7c6b6c51bd5
+#   text hash     0b33d39b7a9644dd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

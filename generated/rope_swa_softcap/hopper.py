@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ce1bdf622c8ac4ef
-#   text hash     0a86de80431106ff
+#   content hash  30a5bc7f373d55dd
+#   text hash     456fa6e3f0ccf63e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ee5de8a12906286a
-#   text hash     e5967e8ac411e75f
+#   content hash  60b2b69c2b16fdbb
+#   text hash     1de150ecb0640a08
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

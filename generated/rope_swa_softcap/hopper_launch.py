@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  aef0b214f6278a46
-#   text hash     5491937a4888c8b9
+#   content hash  482928e3b0d39796
+#   text hash     1e9710e60e777e55
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8630ccc9cb2f63b7
-#   text hash     76ce1315327288a4
+#   content hash  efe77e36d97602fe
+#   text hash     7a9ef72613d44112
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9ca0c2b7fc96570a
-#   text hash     439af360f438b24d
+#   content hash  f581f23dd1f259e9
+#   text hash     1c6dca7b09a38de3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

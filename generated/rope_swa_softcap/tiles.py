@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f4c692fbb2c66d87
-#   text hash     9901b5ddf8b2aebb
+#   content hash  908a69619a1a87ca
+#   text hash     11f82f7f842666d4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

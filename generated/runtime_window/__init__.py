@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e2f917ef037df1e
-#   text hash     1a075902daa9d966
+#   content hash  c9eb571854c1fcf9
+#   text hash     c7f95bfdef38a67e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  22a3444bb2030144
-#   text hash     422bd41cfc373cab
+#   content hash  4bf25dca52b1c72a
+#   text hash     804d03329f16798b
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

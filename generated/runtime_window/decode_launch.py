@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  37e7babd742e7eff
-#   text hash     2a1445291fe7dc1c
+#   content hash  c2ce8a39fe58438d
+#   text hash     f58e3106fd48eee2
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f5ea21036984eb09
-#   text hash     b030c0f5be895e36
+#   content hash  4b7c19f06c90f597
+#   text hash     733af45ceefad1a9
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5d2522241b0416f5
-#   text hash     b32ce41525b8d44b
+#   content hash  2030cf4c22577238
+#   text hash     b0c1094d9bdae71a
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

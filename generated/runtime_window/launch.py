@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  61f3c43982df431d
-#   text hash     11ad35f513ac4b46
+#   content hash  a7fe8d5003fa5336
+#   text hash     13be0e39f8399ef5
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

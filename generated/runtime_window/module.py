@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79855fffdd3fdd92
-#   text hash     b7009681029a06ff
+#   content hash  6f15dade16b8bc57
+#   text hash     bf959529f2f775b5
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5224cd010c9f3f5c
-#   text hash     189492fd7302d1e4
+#   content hash  ecf3783316ecc7cb
+#   text hash     581581d3e6053a95
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

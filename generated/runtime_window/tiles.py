@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aacfb92a10ffd981
-#   text hash     b16caf1517e2d720
+#   content hash  f5cf3153adb3ebf9
+#   text hash     5852e5def674a1ca
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

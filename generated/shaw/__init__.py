@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e480398433d9a8cc
-#   text hash     71ae0f818ff913bc
+#   content hash  f3b2eb5de82aa015
+#   text hash     c8cda38a8463ad8c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

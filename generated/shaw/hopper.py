@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4b44b5fa4f510d94
-#   text hash     50d346b7b3f9160a
+#   content hash  cfeb18e3794cbbc2
+#   text hash     0aa41b5142a862a2
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0d3e9c6236d7bdd6
-#   text hash     877c807e87966706
+#   content hash  c43d644e0cac707b
+#   text hash     9f917d8a6e842207
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8ea28e5a483906a1
-#   text hash     4ead4c0b140a7bbf
+#   content hash  2ac5224fade66faa
+#   text hash     ab4e572a93b9046a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  98af3ffe2937f8d1
-#   text hash     9a35d67ce8accb00
+#   content hash  6b578af7be6c13f8
+#   text hash     d69449ce10a3d3f2
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d35b69554db82578
-#   text hash     359cff4228c97a30
+#   content hash  cda028e0013fb076
+#   text hash     5d64b4ae6efb81d8
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8708253e6fe61c98
-#   text hash     cbfc195609f4acc3
+#   content hash  be35cf40e133cc32
+#   text hash     24bf5a5b9112b7f9
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  51ed14aa4f9a4de1
-#   text hash     02853100c929707d
+#   content hash  22334c882d13a123
+#   text hash     a887df93c15055d2
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

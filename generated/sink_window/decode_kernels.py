@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bdc4b3b58773225d
-#   text hash     8772712827cfdfba
+#   content hash  6f4b479ef96622c5
+#   text hash     b2507a290e4d9b9c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b638e255cccf4847
-#   text hash     f299d6467d4886d4
+#   content hash  c25e5fbe736ca0fc
+#   text hash     52bb31205b23090c
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

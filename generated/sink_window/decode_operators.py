@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  21078a986f1beae0
-#   text hash     895d4ff80940e8ed
+#   content hash  a0984fbde448f091
+#   text hash     72bf80a887aa5adb
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ab8c43e6ca62ac41
-#   text hash     9af4f8d5aa0ec351
+#   content hash  de1665727a3a7d6d
+#   text hash     a80bf4de617b5f4a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

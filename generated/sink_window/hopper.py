@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2c7676dc89783aa
-#   text hash     c85f6f138f5deb2b
+#   content hash  2b9bd71d78f3a2f0
+#   text hash     598488b7b52f3b44
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

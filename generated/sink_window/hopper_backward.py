@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  da61c895d1500540
-#   text hash     7076f202d9be2bc8
+#   content hash  afb992a0e91c343b
+#   text hash     96ab99f9dbe32336
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

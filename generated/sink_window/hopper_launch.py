@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ea4673860da32aae
-#   text hash     5635ca760ba61974
+#   content hash  b1372f47a380c239
+#   text hash     4256198110f825de
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

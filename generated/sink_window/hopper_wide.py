@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c15943080c4d8096
-#   text hash     9ac6f0533b885369
+#   content hash  03e4bc539e9f5d6c
+#   text hash     21663da1bb01d8f5
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  033a19aac45307a1
-#   text hash     0aaa5030514a48b4
+#   content hash  fcd97e5807026674
+#   text hash     d7cbed05d22a01e7
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

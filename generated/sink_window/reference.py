@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fcd5959f62034238
-#   text hash     53c89dab4e924006
+#   content hash  4fd3100f346f8182
+#   text hash     335277bf2558bae1
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

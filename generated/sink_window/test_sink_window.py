@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4251892b19d187f9
-#   text hash     8c7007c0a1c3b5ec
+#   content hash  b7c929c2ec01197a
+#   text hash     9edc8d161fb28caf
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

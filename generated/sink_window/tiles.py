@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1dcb72e039a51ce7
-#   text hash     741b68a52695c9ca
+#   content hash  53ec27a6461e4b26
+#   text hash     aa5df9e9d5045cd9
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39950637ae629f10
-#   text hash     6cf090e6e8b63dd1
+#   content hash  281e836742a14fe0
+#   text hash     3cad756efd3d0c73
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fdf84ee9abe9d959
-#   text hash     d6f1a302e7eede6c
+#   content hash  1cd22e6fb21c826c
+#   text hash     6d21b3c997e5e0d0
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

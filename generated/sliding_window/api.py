@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  037d080a8cc1ad61
-#   text hash     28f7cf2a6d2e9062
+#   content hash  2b1bfb07cc94834b
+#   text hash     03252fa1bb09ca49
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  190b023cede4e3e7
-#   text hash     de6154d9fe2a5a62
+#   content hash  73723fb15a116ba6
+#   text hash     8ba1dc775ce32b93
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

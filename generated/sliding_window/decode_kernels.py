@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a09be9a39ed2660a
-#   text hash     56a989f93826d25a
+#   content hash  b7b2bd6c2099840b
+#   text hash     7adb9f342b7bc17e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

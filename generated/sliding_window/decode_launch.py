@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c0a1b276064c2dd1
-#   text hash     28952c4a5d5c0992
+#   content hash  75e862c30667159a
+#   text hash     d38e49cd94248d5f
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

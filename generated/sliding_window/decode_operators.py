@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1018710a8ff18c68
-#   text hash     04920f0f94f6a2bb
+#   content hash  336db6e7f4d0d061
+#   text hash     100ab17db96f244f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

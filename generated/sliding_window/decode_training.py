@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  134c9d1afe774db2
-#   text hash     6bffe7c8dda2a278
+#   content hash  b4ff30e2877925d3
+#   text hash     75371c0c931635e8
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

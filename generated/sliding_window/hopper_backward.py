@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afdbe8e0155ac12d
-#   text hash     1c85862a4f5c7b0d
+#   content hash  4551430c4657c6ac
+#   text hash     21f6a165ffab954e
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

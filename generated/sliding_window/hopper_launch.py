@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  55626afc199c167d
-#   text hash     70951ea0f07d524e
+#   content hash  3c59217a5eb8c4bd
+#   text hash     f168d1f97f95f2a1
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ac59d81a2343c3c
-#   text hash     8c5088161b65878c
+#   content hash  76dc14584d063623
+#   text hash     b33e3b9e4101f4fe
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

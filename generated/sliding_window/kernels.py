@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ada5bebaa22fb72
-#   text hash     e66c4c79d798526a
+#   content hash  ea931941aa764231
+#   text hash     e85fe67ebcf71376
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

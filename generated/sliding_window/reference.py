@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  14d25b783f65a26e
-#   text hash     1cc2da82fda006a7
+#   content hash  5bd43194eacc71d7
+#   text hash     59feed41598790b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f329b95b99ee3d7
-#   text hash     458d3da36cff6c3e
+#   content hash  d90bf4a83e5662e9
+#   text hash     ede9cfb2cb04bf48
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  496df0be44dd18ea
-#   text hash     aefdf7a8bc1af3cb
+#   content hash  28452810253cfcd9
+#   text hash     6deae51a287a300e
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

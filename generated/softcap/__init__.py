@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a096d204946a0352
-#   text hash     93ee66e62fa811a5
+#   content hash  409af3ddbccfd50c
+#   text hash     c799685bbf0bbde0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

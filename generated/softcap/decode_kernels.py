@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9abe076ff44a116f
-#   text hash     8bbe09f98157caa8
+#   content hash  0ce351a94f7c7c31
+#   text hash     6974300f27390ded
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dbbacdb1774129b7
-#   text hash     3e989ab8ecfd14e2
+#   content hash  af4d0b30b437956d
+#   text hash     ad533874a0754cb7
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

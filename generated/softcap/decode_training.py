@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6e55b625e4e628d1
-#   text hash     b9498a5b0f480a57
+#   content hash  ff15422873600d9a
+#   text hash     2b52c1aa61100c7e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03293f73ace24ff6
-#   text hash     9a42419f6eaa146e
+#   content hash  cc3b84be8d7aeece
+#   text hash     09eb0de393e470b1
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

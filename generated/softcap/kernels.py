@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  865377cfcccce2cb
-#   text hash     c3e936f9a404ff0a
+#   content hash  3ce7f223f1147df8
+#   text hash     e0fb3f8efda04af2
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

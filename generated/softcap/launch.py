@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0eb787a3249ad66c
-#   text hash     2677c1f26672fba6
+#   content hash  ee92fea9c75787a1
+#   text hash     3cfa1a988e381fb2
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  50d2c2714b043bae
-#   text hash     71ed4365f5499419
+#   content hash  46695a5b4e435de4
+#   text hash     b4186cb2d4ac67fb
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

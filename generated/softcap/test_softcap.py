@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b8fcb1a320d44c4
-#   text hash     3f8963c68611354d
+#   content hash  057703ca07fb6696
+#   text hash     ae288ba83d1d0a6d
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

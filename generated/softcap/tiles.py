@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fd67ed30b784b48e
-#   text hash     5e23b187f3bc132a
+#   content hash  1f211d45fb7f0628
+#   text hash     fb9aa09178fccf9a
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  798073c29d95b800
-#   text hash     4d5cb69b21050bfe
+#   content hash  8b80707a37542aee
+#   text hash     e1039f4adca7a2a0
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

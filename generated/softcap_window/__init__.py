@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  532c251e3f4172b7
-#   text hash     df032752134663bf
+#   content hash  59827763797a042d
+#   text hash     b36e72d1840ddfa6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

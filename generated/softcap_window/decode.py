@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  55fd4ec6542a7f5d
-#   text hash     c1b8da1f7a0008af
+#   content hash  37b432a59c450746
+#   text hash     6e057c2b8b9036ca
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

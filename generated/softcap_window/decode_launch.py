@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2c7a11caadebf1e5
-#   text hash     82148b42d2b6d826
+#   content hash  b70be95524244708
+#   text hash     1d8ba4a7bd12d8f5
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  174dbd2bbc9b970b
-#   text hash     9efa9e7a14fe8c8a
+#   content hash  d09ff49b614ee16b
+#   text hash     a8d52b41aaa9a5f0
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52560da2b7b5ecd8
-#   text hash     f680e49c48479ae9
+#   content hash  2a7cf9e6c8703f1c
+#   text hash     4564fbddffa225f7
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

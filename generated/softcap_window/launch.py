@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0bee4131df2f1a07
-#   text hash     d73463f25933cc08
+#   content hash  3d5fec03954eecd0
+#   text hash     b5aa1d465b151ca1
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

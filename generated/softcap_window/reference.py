@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e25f4b3336992fd8
-#   text hash     19142b9aebf5387a
+#   content hash  4dd29ed0820bd0c8
+#   text hash     bfceb01ffffe7ab0
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  67c98dfb1b52ea02
-#   text hash     0e9eeefd89ab1cac
+#   content hash  1f5ee1de87c99a02
+#   text hash     6e4856ced265616f
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

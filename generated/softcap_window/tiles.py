@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5c5f1de3421463fa
-#   text hash     a7dbb8924f28eb20
+#   content hash  2dde5a8a46062035
+#   text hash     b242705574313a81
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

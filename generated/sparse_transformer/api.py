@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  77e5d5337631c434
-#   text hash     01f3612ca33255a1
+#   content hash  60614804b01e9d3e
+#   text hash     154c7001c5f4f56f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1ca4cc8f27a5dbab
-#   text hash     c1aa17051fc25098
+#   content hash  b772ef0bc28f3053
+#   text hash     4c9af8a865df169c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e5be1f43e2544639
-#   text hash     d6e17a65767c0e0e
+#   content hash  731592022e1a5744
+#   text hash     3695ac343c322138
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b3e3b286c56affbe
-#   text hash     b4eb422335704a73
+#   content hash  c565968c3c2e51e9
+#   text hash     66bed2c0add86e26
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8101aaff46c3e727
-#   text hash     ac34ece25778839e
+#   content hash  05dfa27be95eb657
+#   text hash     6192512356e493e6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

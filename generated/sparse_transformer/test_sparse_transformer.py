@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4e25229c7e2069e0
-#   text hash     0f3ee56e9cee6751
+#   content hash  e88bc468cf1e4fd3
+#   text hash     49bedbadbbd89c3a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

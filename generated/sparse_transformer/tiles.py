@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c09cc1ab959229f2
-#   text hash     a347656242659150
+#   content hash  26dd853b6d126755
+#   text hash     4a86065c2ba154c3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

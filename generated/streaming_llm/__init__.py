@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c94a3e7fc64081f3
-#   text hash     4bc445f1e65879c7
+#   content hash  650e5bc2e4fa8b4b
+#   text hash     56456ecd84ce0e00
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

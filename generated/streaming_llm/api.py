@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f94c69f584bed8d8
-#   text hash     3f618df3fab6b604
+#   content hash  52c0da8fce917068
+#   text hash     f0a4a78f55f0eab7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

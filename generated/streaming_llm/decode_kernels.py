@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  23d9648069ae35de
-#   text hash     635984d14a4e6121
+#   content hash  dd43f9676700b6aa
+#   text hash     026073a6b7baab55
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01823444ecba67e7
-#   text hash     934c4b8fc2c94143
+#   content hash  205852a66ff5e6cd
+#   text hash     a9ffe3993d20ed8a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  afdf2a498caa24b6
-#   text hash     51f77463384d0af2
+#   content hash  c0c03703861012e3
+#   text hash     1e866048d67d65a1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9d3a0d4a36e32edf
-#   text hash     8b3a9b750d5942af
+#   content hash  aedb224900b6be00
+#   text hash     ff9d430f04e89456
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

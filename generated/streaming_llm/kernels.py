@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  97345487f2ff0563
-#   text hash     e67467dd67ee35c1
+#   content hash  d1222bcb8076e3f1
+#   text hash     f29abf8aaf7365b5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aa86f57a44adcb84
-#   text hash     d2139b9b0fa21466
+#   content hash  bce2671f3566a4ff
+#   text hash     0e3170f239166070
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

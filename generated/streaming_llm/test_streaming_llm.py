@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  27d6d0d857fa25a5
-#   text hash     580c1a82d6b7e748
+#   content hash  7e9fd1d86a15cc70
+#   text hash     37a876f240997f52
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

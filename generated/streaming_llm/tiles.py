@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3567e9f5e3c9f065
-#   text hash     0608efab265d32aa
+#   content hash  8a8e14c3ef4c2f47
+#   text hash     2021866e94304874
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

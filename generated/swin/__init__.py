@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ea17a4a260b4de10
-#   text hash     99c6fb36c9806460
+#   content hash  800d13dfc4710bd1
+#   text hash     173992172294ef42
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

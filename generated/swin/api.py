@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d0f4a3d2794714d2
-#   text hash     1d9d2ab436e57f52
+#   content hash  409b4a616d5ded05
+#   text hash     e9f6b0994efb2023
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4c695cb63fd2429c
-#   text hash     c366f521a2c01709
+#   content hash  8bc182f5181bc213
+#   text hash     fa96f9a53cd75fb6
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c87e28db4befcb55
-#   text hash     79f1152f161d20bf
+#   content hash  d5ee907b5f037499
+#   text hash     2f971133c83f65ad
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

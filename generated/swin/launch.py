@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bcb53ef4b73a88e3
-#   text hash     720ee0e1569255a6
+#   content hash  5a7124d65d063123
+#   text hash     a55c0dc1d4eb5b5f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d8d25fc7b417982f
-#   text hash     1b5ca8f74328cab9
+#   content hash  4d1021767702bee0
+#   text hash     f854d8b3a312da75
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71e457b5b9047c76
-#   text hash     c2f2d8089dabcd59
+#   content hash  b7b0788c82bd3aa5
+#   text hash     fd9f5cbfcd8362b7
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

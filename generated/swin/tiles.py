@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f27ce4541e89a0dc
-#   text hash     69750269a047cd2e
+#   content hash  20f3c70c71798542
+#   text hash     90f51d5bee206780
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

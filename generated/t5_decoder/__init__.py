@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ac1caab9935ef85
-#   text hash     ab03937d1ae8eec7
+#   content hash  c8abd254e71ac304
+#   text hash     7673b563ec949f3d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

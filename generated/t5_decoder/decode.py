@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a1cc43000d8d1e3e
-#   text hash     2ee62c8e929cd569
+#   content hash  61b1994fb8ec08bc
+#   text hash     d028dabc5ed26e52
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

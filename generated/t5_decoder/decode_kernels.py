@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  968fa6039c42ce08
-#   text hash     ea82add3dc7ff140
+#   content hash  b004f30e662ff075
+#   text hash     74b5894c96ff15d0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  26475e3b2f164ef2
-#   text hash     25d00b56ef9ecd2a
+#   content hash  3fa55d07d34c93e5
+#   text hash     cc962010d6611463
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

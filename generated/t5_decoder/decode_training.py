@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  45107c13d9fba937
-#   text hash     4d611153a1ae1103
+#   content hash  b9dc5b350f6eebcb
+#   text hash     4f225b8da4f12264
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

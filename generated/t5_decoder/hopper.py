@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2faa4dcc71f5ecd8
-#   text hash     a35392b6623f33d3
+#   content hash  782f5052115d59fb
+#   text hash     f34622c85498d468
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

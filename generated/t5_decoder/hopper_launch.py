@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c74ddf15645fdb05
-#   text hash     f2c1339bfdb5f9d6
+#   content hash  f290586ae3a93ca1
+#   text hash     b6100a95ce3e0ab6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -17,7 +17,7 @@ def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_rel_bias, scale, out, lse, dout, dlse, delta, dq,
     dk, dv, in_rel_bias_at_sum,
 ):  # fmt: skip
-    """Fills in delta, dq, dk and dv."""
+    """Fills in delta, dq, dk and dv, and, if given, in_rel_bias_at_sum."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )

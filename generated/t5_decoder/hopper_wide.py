@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4fc34aa401db1951
-#   text hash     83ef03900e026af6
+#   content hash  6ae127d6d47397cd
+#   text hash     560b3fa09a281bba
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

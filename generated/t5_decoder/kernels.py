@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  175e55f0784b8151
-#   text hash     f0916743c0d35c9a
+#   content hash  e992786b6ffab5c9
+#   text hash     16b0a660783f5eb3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

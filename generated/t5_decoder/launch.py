@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  125a3ca225c5f89c
-#   text hash     278e26b3865a961f
+#   content hash  931adba64ee905b0
+#   text hash     ec38169e2322ac51
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a83d8f5fca3115bf
-#   text hash     ab79fb50febf449f
+#   content hash  42b130bc5274a856
+#   text hash     e30ef03b72c63592
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

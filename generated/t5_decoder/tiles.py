@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e0f9f26a6264f85a
-#   text hash     86fee08db96e1519
+#   content hash  8d330099537b206a
+#   text hash     5ff0112e4d35a1a6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  57416f0d855ca1f3
-#   text hash     63937d2bb799f3a5
+#   content hash  a8a22f71343afbc0
+#   text hash     c9f06cedf25a44cc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71fc62c4b488275c
-#   text hash     9233e6f7d7234164
+#   content hash  dc7f93ce8aed1654
+#   text hash     ba7f0052eb82e328
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -17,7 +17,7 @@ def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_rel_bias, scale, out, lse, dout, dlse, delta, dq,
     dk, dv, in_rel_bias_at_sum,
 ):  # fmt: skip
-    """Fills in delta, dq, dk and dv."""
+    """Fills in delta, dq, dk and dv, and, if given, in_rel_bias_at_sum."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6831bc3adba84d6
-#   text hash     7dbe8d807c59e158
+#   content hash  eb4b62b681a75233
+#   text hash     662c9b740bd72a27
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  75b34bb3ce0a523b
-#   text hash     382d34eec7a6a96b
+#   content hash  8044970dfc9984d7
+#   text hash     aec27897457a9ae8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

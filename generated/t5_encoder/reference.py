@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25eecbc3d0fe5f54
-#   text hash     bbe80a744679866b
+#   content hash  85093e902a498540
+#   text hash     0f05dbefc57519eb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  58335b472ee771bd
-#   text hash     f548f0b80e94f6ab
+#   content hash  3c87e7a0670c9d0a
+#   text hash     eb217c3f7f849923
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

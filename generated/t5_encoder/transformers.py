@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  890054cf1c602355
-#   text hash     82541680c91b6281
+#   content hash  4a2b627273e8229d
+#   text hash     05d265a829d7e997
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

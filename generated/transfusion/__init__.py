@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  de3bff6032fd08b7
-#   text hash     6d4f3e7d0497593c
+#   content hash  549f1220f27adfb4
+#   text hash     ac2d12b002df0a8a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

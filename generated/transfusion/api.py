@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4f18dcb6c6e2d37e
-#   text hash     1ec3f88d6b0b154b
+#   content hash  866e36a757d9cbc0
+#   text hash     64942f5bf3132958
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6ec5bce722c0b02a
-#   text hash     fec86e120a4d4e72
+#   content hash  7e31614a64470dfd
+#   text hash     e31dbc5a2c23c8b0
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa8861ca52a6ceb8
-#   text hash     2f31a55826518f78
+#   content hash  cdd9b52bd502edc2
+#   text hash     ab62d769ef18c89d
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02c67150bcd71500
-#   text hash     b1f043d826c7aaf7
+#   content hash  763f7e29023d0351
+#   text hash     35f87ff25477438d
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f51b5d2ec3652ecc
-#   text hash     2b5175e183cd1f08
+#   content hash  486b92a4733b0608
+#   text hash     7a51873d315f9229
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  14755eb4d3775017
-#   text hash     b619c7accc6951db
+#   content hash  12ef6a2ed438cd56
+#   text hash     21df43cb7ab72366
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb6574ff57a7eec0
-#   text hash     595c4bb6347bd6df
+#   content hash  3a7c0f1b8f9c70e0
+#   text hash     5f57c3b02f0c5b94
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  63d7a14252e46e20
-#   text hash     1cf117bab9b98b65
+#   content hash  ad31028120f9e0f5
+#   text hash     01605fb7c826e30b
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

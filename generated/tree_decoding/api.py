@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f35ad1e7ff366a54
-#   text hash     f4278cdd555aa77e
+#   content hash  900665264f404c86
+#   text hash     d6e01b52fd9af6aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f15497b8a182fe24
-#   text hash     cbf4f8fb6fe0808b
+#   content hash  5a1323e95ab0f9f0
+#   text hash     70ebe7d5286b49dd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5ce1bb13ba658ce6
-#   text hash     317e9b71968101c0
+#   content hash  ec28d26f5fd4793a
+#   text hash     635505fdfe905f41
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

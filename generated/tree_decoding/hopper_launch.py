@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a3a7e1bf9e32ad83
-#   text hash     006a9a54e3666d4f
+#   content hash  e3430420c7f3611a
+#   text hash     9a9c7f6a0992570d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

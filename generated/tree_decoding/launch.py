@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b673f7601d3776e
-#   text hash     12447f607006d9e6
+#   content hash  9ada6262fa4f3dd3
+#   text hash     090ef2c6085bab1f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1f43ac5ba198ae0
-#   text hash     26206e9c38c3a49c
+#   content hash  332fd5dd12b59ed7
+#   text hash     d592f1c8ab511618
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

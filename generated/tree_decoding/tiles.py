@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bad655ed22342cae
-#   text hash     77eb831102fcb8a7
+#   content hash  9299bf66a098ca7a
+#   text hash     a838d1b484f69fab
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

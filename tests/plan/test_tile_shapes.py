@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 GENERATED = Path(__file__).parents[2] / "generated"
 SIZES = Sizes(2, 150, 200, 2, 1, 16, 16, "fp32")
-# masks that depend on each call's tensors, blocks, several ranges, packed sequences
-VARIANTS = ("llama3_documents", "transfusion", "block_sparse", "streaming_llm", "packed_rope")
+# masks that depend on each call's tensors, blocks, several ranges, packed sequences, values of pairs
+VARIANTS = ("llama3_documents", "transfusion", "block_sparse", "streaming_llm", "packed_rope", "pair_bias")
 SHAPES = ((16, 64), (64, 16), (128, 32), (32, 128))  # all suites have square ones
 
 
@@ -35,7 +35,7 @@ def package(name: str) -> ModuleType:
 def call(name: str) -> Call:
     path = resources.variants()[name]
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
-    return calls.make(planned, SIZES, "cuda" if GPU else "cpu")
+    return calls.make(planned, SIZES.of(planned.spec), "cuda" if GPU else "cpu")
 
 
 def results(function: str, name: str) -> tuple[torch.Tensor, ...]:

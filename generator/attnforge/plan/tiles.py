@@ -204,6 +204,11 @@ def tables(
     )
 
 
+def of_pairs(family: str) -> dict[int, tuple[Tile, ...]]:
+    """Tiles of kernels of gradients of values of pairs, by head size, where they differ from those of dk and dv."""
+    return {size: tuple(Tile(*tile) for tile in row) for size, row in _shipped()["pairs"].get(family, {}).items()}
+
+
 @functools.cache
 def _shipped() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))

@@ -18,15 +18,16 @@ def build(
     learns = any(given.grad for given in spec.inputs)
     added, seen = (on_hopper.kind, on_hopper.weight) if on_hopper else ("", weight)
     found = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, added, seen).tuned(tuned)
-    half = {arch: _with_own(spec, kernels, table) for arch, table in found.half.items()}
-    found = found._replace(half=half, single=_with_own(spec, kernels, found.single))
+    half = {arch: _with_own(spec, kernels, arch, table) for arch, table in found.half.items()}
+    found = found._replace(half=half, single=_with_own(spec, kernels, "single", found.single))
     wide = on_hopper is not None and on_hopper.wide is not None
     return found.only(on_hopper.passes if on_hopper else (), wide=wide)
 
 
-def _with_own(spec: Spec, kernels: PackageKernels, table: Table) -> Table:
+def _with_own(spec: Spec, kernels: PackageKernels, family: str, table: Table) -> Table:
     """A table with rows for kernels that work as others do."""
     kept = table if spec.algorithm.backward else {"forward": table["forward"]}
-    by_key = [pair.kernel.name for pair in kernels.pairs] + (["measure"] if "statistics" in spec.exports else [])
-    by_query = [kernels.tables.kernel.name] if kernels.tables else []
-    return kept | dict.fromkeys(by_key, table["backward_dkv"]) | dict.fromkeys(by_query, table["backward_dq"])
+    own = {kernels.tables.kernel.name: table["backward_dq"]} if kernels.tables else {}
+    own |= {pair.kernel.name: table["backward_dkv"] | tiles.of_pairs(family) for pair in kernels.pairs}
+    own |= {"measure": table["backward_dkv"]} if "statistics" in spec.exports else {}
+    return kept | own

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96b81b229550f956
-#   text hash     bdc50943d2ee2392
+#   content hash  518ee366bc1b5d5c
+#   text hash     54f309f0469b882e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

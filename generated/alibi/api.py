@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  209e9c86b2d437a1
-#   text hash     b711c6f6c73e0eee
+#   content hash  2064f276c52736e0
+#   text hash     068f2380fe84da6d
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

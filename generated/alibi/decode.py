@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b2c330f7f8c0bc68
-#   text hash     e30fdffc17b72551
+#   content hash  6035ff291e3c8911
+#   text hash     5191272296d269e6
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

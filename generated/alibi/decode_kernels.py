@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d5fbfc682a2d2294
-#   text hash     dad4eb0f668c871c
+#   content hash  8a9bc7ef70921ce2
+#   text hash     561f1416bbce2fa6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

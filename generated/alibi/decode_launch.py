@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d555ca58c013578
-#   text hash     3e8fb17ee1647aeb
+#   content hash  174d9bb35f0b24a7
+#   text hash     cffc37181ae08322
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b4cb7ddc88fa5f16
-#   text hash     b1d7e5ccfec85001
+#   content hash  d7cd8fae55c368f4
+#   text hash     d267e3a54957020a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bfcf2c3925d6cc1b
-#   text hash     73c3a0d37d861410
+#   content hash  cd2df396ce42928b
+#   text hash     8b2bb82227fd9831
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

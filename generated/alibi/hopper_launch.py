@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0dd6d267d9eaa346
-#   text hash     b7ff03c52a8c5f42
+#   content hash  f2fd496356f544c6
+#   text hash     fd70d36ddbf3f959
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

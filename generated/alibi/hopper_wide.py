@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db629d59ccf7568a
-#   text hash     ee149a612846b4d1
+#   content hash  564070b2cef2581e
+#   text hash     4686b4bdad08e8ba
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0229c6f21c8bd159
-#   text hash     7ed8f3aa3f0d50cc
+#   content hash  8f8da83eb35e9d7e
+#   text hash     a9843e0f2f1f2eba
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b2fddf6f9f50a65c
-#   text hash     8554d90ed547a113
+#   content hash  630d7890881c017c
+#   text hash     b6d9725b5721b427
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98710fa84ec50917
-#   text hash     c58711e772887cce
+#   content hash  e8aa7cd8c83c5cee
+#   text hash     9ca108493951ed4e
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 
@@ -74,7 +74,7 @@ class Attention(torch.nn.Module):
         self.g_proj = torch.nn.Linear(hidden_size, num_heads * v_head_dim, bias=bias, **made) if output_gate else None
         learn = (learn,) if isinstance(learn, str) else tuple(learn)
         weight = self.q_proj.weight
-        defaults = _defaults(num_heads, num_kv_heads, weight.device, torch.promote_types(weight.dtype, torch.float32))
+        defaults = _defaults(num_heads, weight.device, torch.promote_types(weight.dtype, torch.float32))
         for name in learn:
             if name not in defaults:
                 raise ValueError(f"learn: expected names out of slopes, got {name!r}")
@@ -150,7 +150,7 @@ class Attention(torch.nn.Module):
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
 
 
-def _defaults(heads, kv_heads, device, dtype):
+def _defaults(heads, device, dtype):
     """The values of inputs that `attention` has a default for, by their names."""
     return {
         "slopes": (

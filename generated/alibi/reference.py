@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  927d62d9e694a5b5
-#   text hash     3bc580148bc026eb
+#   content hash  eac1107cfaffef82
+#   text hash     817215fd5c54ce5f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

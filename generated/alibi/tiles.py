@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  008be928734a2a8b
-#   text hash     240753912a17a521
+#   content hash  459d99d2b7d9fc5f
+#   text hash     c02f012485a7142a
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

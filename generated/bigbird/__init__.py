@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4c4548df0ce2d586
-#   text hash     2098c1c4ef775a95
+#   content hash  a71738a16be1137e
+#   text hash     047b31a68da63113
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

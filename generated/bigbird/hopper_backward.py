@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a0543589e8a8729b
-#   text hash     664a8e04abbac6d3
+#   content hash  1781778cfa3ce3f5
+#   text hash     465cf0092fa2b945
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  734051cf4e4f4ce8
-#   text hash     278a08d6ce13088e
+#   content hash  e273589656d4d177
+#   text hash     5b0fb8c93d18a4f2
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e88b5e7b242a9eb7
-#   text hash     fb8d28587a40fdb2
+#   content hash  cfe4332a09dfe7d8
+#   text hash     142f2f7d87c0b455
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

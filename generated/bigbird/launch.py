@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  93ba97854ee075d4
-#   text hash     a252ad05fb8bf8ee
+#   content hash  67752e3bcff9b907
+#   text hash     66e5b14253445d3f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

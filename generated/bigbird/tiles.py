@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a6127f32dbb73c8c
-#   text hash     e081e0204487d7d2
+#   content hash  2dccb600ca7af71e
+#   text hash     33e23e5eb12ea478
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

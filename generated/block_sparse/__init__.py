@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  219fbac9c6be2175
-#   text hash     9f54cb9b75adfbd5
+#   content hash  3a102d9dea71e041
+#   text hash     3053861598905300
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2ecd87e15c7b154b
-#   text hash     e9d70e529d97c8e9
+#   content hash  640edb7ff92c3e42
+#   text hash     e084a95170527629
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

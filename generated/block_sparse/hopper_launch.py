@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6490f455acf9dd48
-#   text hash     662e30ec54adf12d
+#   content hash  6c372daeb3236b28
+#   text hash     0469f7a83ddbceee
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0aa586e8c8e305a1
-#   text hash     6d7d1c6699aeebf2
+#   content hash  f2dca01a531529f2
+#   text hash     fa5aff88c6805c26
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6ccedd04704bc3cb
-#   text hash     beb4bcf52cf6ac91
+#   content hash  08f876c1866cec20
+#   text hash     a3a1733dbc626999
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

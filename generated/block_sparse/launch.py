@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  011422745997fed7
-#   text hash     7c405d6674382313
+#   content hash  00d6c3c96ecd0855
+#   text hash     dea97a74d0dd867f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

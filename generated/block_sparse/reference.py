@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be289a343359dfa9
-#   text hash     9264ed86620d1ed2
+#   content hash  d18aab714cf2fefa
+#   text hash     279c81234186f15e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab803f7bf3ea821d
-#   text hash     1ca80c1954f993f4
+#   content hash  b6096efcc22488fa
+#   text hash     cb6e21b26852a547
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5310bd4d556756f7
-#   text hash     d83bd38a6d6ab05e
+#   content hash  e64ca8ce2d124b11
+#   text hash     246efdbbffd23e10
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fbe555bf4d076047
-#   text hash     59e2e9f57221aa41
+#   content hash  0b0de83ecb9f6682
+#   text hash     33819f583466091a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

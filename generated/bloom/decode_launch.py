@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  18bde10057d68a4d
-#   text hash     d240d2b32dc6c241
+#   content hash  aa3048225de28961
+#   text hash     b6ee78ed53f429c8
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

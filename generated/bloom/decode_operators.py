@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9ffd5c8ab8f76ca4
-#   text hash     a9239753175fb93c
+#   content hash  c61db45072743f06
+#   text hash     97fdc7a1bf4de8c3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  64782707598773a5
-#   text hash     8f6be68637944d4e
+#   content hash  950b98bb8936285b
+#   text hash     cbe41bd863ba3402
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f341c43c491e345b
-#   text hash     e1d7465ba3fb6492
+#   content hash  1bd4432b3e9fb261
+#   text hash     e84dc16e899b5f5b
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

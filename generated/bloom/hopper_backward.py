@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bb12bcd1236c462e
-#   text hash     a31b8881b3786ec1
+#   content hash  6f82010074528371
+#   text hash     1d2c79707211cf20
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82b4c194c89b2429
-#   text hash     b959e4078a801f43
+#   content hash  94efa77a61b7f1af
+#   text hash     d43a17fc5e593f24
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f855af344818a696
-#   text hash     cae5f2b6a325086b
+#   content hash  6493cc9ed93c2bba
+#   text hash     b08e7603b957cf27
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

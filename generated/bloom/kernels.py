@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  801a91af9ab9c650
-#   text hash     ec91601caa8af544
+#   content hash  b9f671b029d42f96
+#   text hash     107c0cad088fc5ff
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

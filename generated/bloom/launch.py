@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  063c82fb106b2d30
-#   text hash     eff1dc739d2f7a57
+#   content hash  9a6ac78097ace378
+#   text hash     bb74865eba4a42b5
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

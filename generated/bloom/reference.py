@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  95d0f29362174542
-#   text hash     8891b87f1c828251
+#   content hash  f424fb275169d673
+#   text hash     ce77a8cd236958d2
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

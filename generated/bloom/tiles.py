@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d0c7af2a2914247b
-#   text hash     4f6c29632a175fcf
+#   content hash  cf5777f33c5c2108
+#   text hash     73f82b61b0bab901
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2595485317fc1913
-#   text hash     c1ac35857771fa70
+#   content hash  588934443c6bc140
+#   text hash     12e1e36054f84a44
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9454c21168f9a21
-#   text hash     f44b3dbab7d2a6d2
+#   content hash  d88c95f910e53c0a
+#   text hash     f9fb65d303d3b3bf
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c683197242ffc7e1
-#   text hash     0857a136b223d1e1
+#   content hash  1ffeb2161a466885
+#   text hash     ece502fa2ec29051
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

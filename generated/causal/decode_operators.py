@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2ba986f3f3e2fcbd
-#   text hash     b18ddcaa9742cb80
+#   content hash  f8f15716f9260b79
+#   text hash     d96869496ee03cd7
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

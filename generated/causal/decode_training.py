@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  54688cf2d8d8bdd1
-#   text hash     1568779aa1fabb3d
+#   content hash  3f2d85569382168b
+#   text hash     60b58cf804c272df
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a29593f0dfda3728
-#   text hash     032df48502a4962c
+#   content hash  60eec977454a02ed
+#   text hash     48aecb3c6708a243
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

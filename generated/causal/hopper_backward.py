@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  737ea1659f45ae56
-#   text hash     e5a106a7623b8007
+#   content hash  ee08e92a6df2ac37
+#   text hash     ca4354a9e5bef3d0
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  063b60682910565a
-#   text hash     4057fa359ac33663
+#   content hash  0fbc9d0a07d499e9
+#   text hash     5ed61c7140fd29aa
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

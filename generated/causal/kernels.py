@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9750b0be8038f3b0
-#   text hash     e22e7855ddd42bab
+#   content hash  e5b4e08ab16d9aa3
+#   text hash     94801136fa3f36ac
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4d05f8bf1a4b7c12
-#   text hash     59316e06a7da7c44
+#   content hash  b58e3dbed7713640
+#   text hash     3934a990634bc88b
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e77a72fa5899784e
-#   text hash     42cf8684270eb50e
+#   content hash  66f0afc4788a4b48
+#   text hash     1cb5c30cbe16eceb
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3f62a9c11bbca6d1
-#   text hash     c8d08e7c497394fc
+#   content hash  0483b7219977e043
+#   text hash     1221ac78628f29f2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

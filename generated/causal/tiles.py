@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f85eacc08c184202
-#   text hash     7f2d7607c4ad1f61
+#   content hash  90ba1c44dbeeb863
+#   text hash     48c3293209110805
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6501b8b2f4c9c4dc
-#   text hash     f20be54736cef418
+#   content hash  ef3c24659a6b922a
+#   text hash     af9dd00114e01fae
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41e440b323c82f7f
-#   text hash     c361a601d7403776
+#   content hash  d49596c9392a91f1
+#   text hash     65da0662f65dcce3
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

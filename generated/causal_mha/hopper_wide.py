@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9ab9e876e957241e
-#   text hash     8e8fdf55095a4d2c
+#   content hash  4980779973b2154b
+#   text hash     0796341401c065c5
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

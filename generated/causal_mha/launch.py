@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fd33ee0984b7578f
-#   text hash     fad37ddffdfc6663
+#   content hash  349ca017d3c7f951
+#   text hash     9131b034a9c90b8a
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2184ad1334cf1487
-#   text hash     0e8cbbd67dd18a08
+#   content hash  4e5b0bdae697a4c4
+#   text hash     217d2907b0b6b1f2
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  52dc7e21a38ebc66
-#   text hash     bb181c43afae12ea
+#   content hash  40c68530600e4e01
+#   text hash     efa5c4e22c1efd45
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

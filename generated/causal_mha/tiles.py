@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  86149858977e50fb
-#   text hash     15cebd2a392737d7
+#   content hash  b77bd8329dfe0e07
+#   text hash     89097c7d4aa0623d
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ee659fa82153b959
-#   text hash     ac482b8d1946f59f
+#   content hash  ea638996cbbdc090
+#   text hash     89bc8120a59c049e
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

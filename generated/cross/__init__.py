@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8d0955c27743315
-#   text hash     1f6f33112b840dd7
+#   content hash  9639861353c9ed11
+#   text hash     bef3a800646fdc92
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

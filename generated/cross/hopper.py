@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5dc033e138d7504b
-#   text hash     78699ffcf9ab91b5
+#   content hash  4315b04825dfa9b0
+#   text hash     b97df4267aa1e49b
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  321d5ddf7eda5db6
-#   text hash     3a255b84a11c770a
+#   content hash  12585347a81e8eb1
+#   text hash     adebd575553f7f34
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

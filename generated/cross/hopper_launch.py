@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  90c4eff84fa25782
-#   text hash     73c138cd161d96ff
+#   content hash  1f303d8465258063
+#   text hash     860b936d13904eaa
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

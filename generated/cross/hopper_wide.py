@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2654eb40ee95ee53
-#   text hash     50e33572cf23041d
+#   content hash  0e22f20fe4fa53a8
+#   text hash     05af3fe88852c1ce
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

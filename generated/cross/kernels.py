@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  46a0c98cc435b1d4
-#   text hash     1f5066a483b95721
+#   content hash  55d30f2ec2caa87d
+#   text hash     acfbe2ac10d92cfc
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

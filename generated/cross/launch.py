@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3557692a2d31cd1e
-#   text hash     4947edb8126a91b7
+#   content hash  664a9ea315b8391f
+#   text hash     fa133ca362dae805
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

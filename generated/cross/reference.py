@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1aad292c2bf2801b
-#   text hash     dc6c56c8b9aa7515
+#   content hash  13319e462139e9b7
+#   text hash     08625c1c14003bde
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c5731966b310b4ea
-#   text hash     5c0ab444cd1dc29e
+#   content hash  7a96a85690b8977f
+#   text hash     82219c1abad8d4ad
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  63ad09c08bef322e
-#   text hash     6dc77d0b5f584431
+#   content hash  92ee2697da138082
+#   text hash     1b3ecde7807897e4
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

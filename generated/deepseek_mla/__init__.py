@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e585692fd40ef27f
-#   text hash     3b8ca4a596f7fa77
+#   content hash  d7c3f5ad6124d381
+#   text hash     49add4a89ed1383d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

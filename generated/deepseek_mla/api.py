@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3f65e46359e44c33
-#   text hash     293d2a71bd19a80a
+#   content hash  158a70cfb1dbf315
+#   text hash     2f0d9279511e0060
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

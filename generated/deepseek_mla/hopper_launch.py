@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b3dcccc59b629514
-#   text hash     d353264f5521ceb5
+#   content hash  1c2059fe907fba50
+#   text hash     461979ddb078ff4f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

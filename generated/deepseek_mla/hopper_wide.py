@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  95d8ab5c2b4abc19
-#   text hash     9ed5e673b3518a5e
+#   content hash  6bd7c285102165f1
+#   text hash     f3244b7a2f99dbde
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3dcced53cf5ee0f4
-#   text hash     102a8adbead3fa3b
+#   content hash  334a9a2339009e3c
+#   text hash     7d68314f4199149e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aa4f4ea41bc4beef
-#   text hash     97a11de631e7169b
+#   content hash  60c44fc51fde1594
+#   text hash     27971a33da0c49d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5d1bb19038e189c0
-#   text hash     a7eb10e701c6170a
+#   content hash  6c8d02b225ea2de4
+#   text hash     6f0c946d2421e2c5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f6a648fed071b458
-#   text hash     54d0c9250e979ff2
+#   content hash  7e027b15d7b796dc
+#   text hash     9cfe548a13f0f7fe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

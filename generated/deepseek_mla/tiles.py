@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4642ce7821a1b1a1
-#   text hash     1918cef925b7db28
+#   content hash  442cde8ecf349d4c
+#   text hash     ca016f6a7db55b58
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2d6690e74f8a0061
-#   text hash     ae213b3ab77b1554
+#   content hash  d6585972b63834c4
+#   text hash     561e29597b4c53bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

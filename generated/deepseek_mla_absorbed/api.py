@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1a44821f6556ebe8
-#   text hash     8fea28d4156857e9
+#   content hash  b6bd75a09d96ccee
+#   text hash     5deb058c65031724
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

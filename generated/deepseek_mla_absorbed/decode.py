@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  61f29d1ba4dd771b
-#   text hash     542f2f348b42f462
+#   content hash  5b35fe1f089c3faf
+#   text hash     016ffd6a4cec6df8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  796276c84e7d8f7a
-#   text hash     735a1a6715230532
+#   content hash  aab338fc3eecebf1
+#   text hash     8aaae49fbd2fa78c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b79d2e4e8862eaaf
-#   text hash     45cdb5f6ebe6691f
+#   content hash  2affae4ae2645175
+#   text hash     f49efa08b368d1dc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  27d8c1fcb3f7e4c7
-#   text hash     43b1ebcecce5048a
+#   content hash  5ade69218b17ff38
+#   text hash     aa1f9f966a73ebfd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

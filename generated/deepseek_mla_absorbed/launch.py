@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8692aa3ee4db3cfc
-#   text hash     8eb506577c0d1af2
+#   content hash  30fd9d3c642b9091
+#   text hash     bd5a96a6a34fe9a6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  074d06c6b2413088
-#   text hash     9075ab1493910d03
+#   content hash  106dc7c7ab8f6ac0
+#   text hash     25c3238b23207988
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  402291f163255c70
-#   text hash     8c1051df32244e38
+#   content hash  e14395398dc3b6f2
+#   text hash     ee11b714d6237d23
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ab2054a8f2e7f041
-#   text hash     d4d7080bdfe1df71
+#   content hash  47de341efaa51cce
+#   text hash     8fdb2ec8bf3c6e3a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

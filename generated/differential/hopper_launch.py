@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa679e9d9e7e526e
-#   text hash     f8c444a3dbe5cb59
+#   content hash  6d0d36c5d5fbc7d7
+#   text hash     92d1f8cb4b663cec
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  90128c42e4632de8
-#   text hash     be0d59b5ccfd98f0
+#   content hash  5697209aabdbedc2
+#   text hash     02341e7c44163fe5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6fef2ab0804d74df
-#   text hash     c8536a1b5e126c9d
+#   content hash  e0d62070a31f7dcf
+#   text hash     d07febeddccc0fca
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

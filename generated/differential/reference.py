@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f82c47c4c6b4c481
-#   text hash     12e90da1d52b43f5
+#   content hash  e1fb591be77e5451
+#   text hash     d086ca9dc4c2606f
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

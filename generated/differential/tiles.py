@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da4c9d1b65fc8457
-#   text hash     0385d5bfcbea78c2
+#   content hash  c83ba559148b1367
+#   text hash     8eb8d8c10e196b17
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  68f034276fc8d50b
-#   text hash     c9e2d0f3881b3e6e
+#   content hash  2af6b0e9cb8d5945
+#   text hash     0602b6b8a6579227
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3008ad9b40c098cd
-#   text hash     9daa96945ddbb401
+#   content hash  0a455c7b90a91018
+#   text hash     ca90dcaaac267449
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

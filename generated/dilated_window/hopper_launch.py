@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ee68029b9235cdb4
-#   text hash     d5f3071a6c01b25a
+#   content hash  d25aefd81cd3fbe2
+#   text hash     25646b5250834a00
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

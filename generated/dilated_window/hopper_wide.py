@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d5c63f42b396c97
-#   text hash     9d06d0ffd4c8e91a
+#   content hash  f30d3a90d3527d7a
+#   text hash     111d53dd816c08eb
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  046b9fe8f2c9dc67
-#   text hash     6394704a9d882fcb
+#   content hash  7a29255092a9c35e
+#   text hash     c7a9402659206d70
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

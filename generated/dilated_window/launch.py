@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  27eeb1676be73169
-#   text hash     a9404d0dc6149c03
+#   content hash  f741f57e4a82d8ea
+#   text hash     6bf9731a8aafb561
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9e3a0db86aef738a
-#   text hash     bf30e9bafe56cca6
+#   content hash  82cbab3f84488497
+#   text hash     c986ac83f241f3d7
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

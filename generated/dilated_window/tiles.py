@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  af7868e65bec902d
-#   text hash     9e97037ddebfb5f0
+#   content hash  d712c9c9053ffd7f
+#   text hash     d9b432da6b7a0e7c
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

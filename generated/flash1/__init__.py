@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1c3ecd06a561dae7
-#   text hash     4489ed7c00f85dd9
+#   content hash  fda98826fc0d3f5f
+#   text hash     21e3d1d839e2ad68
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1078e3dc174b28dc
-#   text hash     efedcd018ef2476b
+#   content hash  b7f8f9d25d0e2202
+#   text hash     f29ae71ba3a49ecc
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

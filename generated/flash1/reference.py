@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c46f62f20dd3cb5b
-#   text hash     08f6070ccde4b06d
+#   content hash  b6c7c71edfaade4e
+#   text hash     1d154b45491af83d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  808e2f5864523ee6
-#   text hash     f2957bcb8f7f3256
+#   content hash  5082440971c565df
+#   text hash     19640806c04aabb0
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e980811e9830c646
-#   text hash     14ea773659917870
+#   content hash  b934e7b2b3a481e5
+#   text hash     111a8511aa6ec891
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f000e56924d7fa68
-#   text hash     839456ab3ef80413
+#   content hash  f635a9ded74e220c
+#   text hash     5d9a332ec3bdaef2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

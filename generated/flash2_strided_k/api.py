@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c74f5ff9ce666c7d
-#   text hash     35e9d15ab5f50691
+#   content hash  58a1fc55fb2bc8d3
+#   text hash     f686339c28cb22fb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

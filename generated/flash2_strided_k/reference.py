@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bb2d1fd931acf5d4
-#   text hash     5dfba8a8b2518419
+#   content hash  7a9942cae835ed21
+#   text hash     bdb0f49f52c15002
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

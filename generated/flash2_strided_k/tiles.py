@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c7ed4e27a3fd51fa
-#   text hash     1f5b482559288a14
+#   content hash  ee9bf6292e706167
+#   text hash     5c674c52d32ec41d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

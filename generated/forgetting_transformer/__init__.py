@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8211c115941619dc
-#   text hash     6e1de1e7d2cedea2
+#   content hash  9e3da7e1d16fa61f
+#   text hash     9d59b14783303d40
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

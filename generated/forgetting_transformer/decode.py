@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  42f2842a2fea7d41
-#   text hash     6808fc296608111c
+#   content hash  2bfd75bd74a08bbf
+#   text hash     8ca1d78a130931e7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

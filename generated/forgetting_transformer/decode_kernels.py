@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  930112694ae88e55
-#   text hash     d86978de8d4b11ab
+#   content hash  2922de033a84eb2b
+#   text hash     0c65522c99c47bbc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c585300c2a2d74fa
-#   text hash     e5074ac68fde7707
+#   content hash  a78fb499e0e322c7
+#   text hash     19e531991b0f904a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20c8770235bdd289
-#   text hash     a2ad7c548b158b91
+#   content hash  5f3f6167256732ff
+#   text hash     e0ecb8d3fa95c620
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

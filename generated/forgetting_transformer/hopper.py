@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  19216cffb6255a6b
-#   text hash     f0d73c51932976ce
+#   content hash  c20474a6af8698bf
+#   text hash     cacebe37eafd3570
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  71cd3cfa5f8343d6
-#   text hash     aeff734417784863
+#   content hash  9fe2926f01c5e80b
+#   text hash     d989459be0160d46
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9894f429e7652d20
-#   text hash     f09694dc8d0759db
+#   content hash  bf3ea5394aeffcda
+#   text hash     1623f41babc572d2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

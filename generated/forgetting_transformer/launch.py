@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5fcc3efae27ebac4
-#   text hash     ce8779b073a98e53
+#   content hash  d4433e518b83a39d
+#   text hash     4752cbbc7a456d85
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a7024049c2506d61
-#   text hash     dbb3cf8b6bf614de
+#   content hash  017c0b7e172333cc
+#   text hash     aaad35d856a89b3e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  031e90c395001da8
-#   text hash     aa3bacc75f48d850
+#   content hash  b980bcf9aeb78da9
+#   text hash     ea7ed4a9e5520ec2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

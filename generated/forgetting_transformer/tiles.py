@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  76c0b87091a6ebfe
-#   text hash     99c56a9da5e083b1
+#   content hash  6b578bd062012beb
+#   text hash     c326bc49fe2420fd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1274e38f89367a35
-#   text hash     c4a48cf8d42c21a5
+#   content hash  f7baba1d7ec0a227
+#   text hash     9417f481490364db
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

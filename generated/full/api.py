@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  54f7b2b359d9b26d
-#   text hash     9102ef9e5fdd83e3
+#   content hash  2db2beef35a12fe1
+#   text hash     fae550be041560a1
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

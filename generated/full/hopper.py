@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eb92c5ab442e2bec
-#   text hash     a71af952c144c5c5
+#   content hash  87831c1ded6e2dbe
+#   text hash     8e204967a855efe4
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

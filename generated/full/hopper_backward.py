@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a6f083635eb140cc
-#   text hash     de27b5aaab51f3d2
+#   content hash  542df2602329fdc3
+#   text hash     1bd96b71a8b4730e
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

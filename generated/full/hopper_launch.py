@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0427d41720b4080a
-#   text hash     34e68873396378d6
+#   content hash  1d1d5df681de2588
+#   text hash     0f91bfd38559d4ba
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5f11b0f97d26a622
-#   text hash     641f7355913436d9
+#   content hash  0448425d8b93fd96
+#   text hash     e749e956faf1f2c6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3830704e3a3c36ca
-#   text hash     af3f79dacc2d30f3
+#   content hash  095327d8e0720498
+#   text hash     ed2a1ff4240f749f
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  239ea7b96b05fb88
-#   text hash     62f7017fb392a582
+#   content hash  77cee53a54003868
+#   text hash     72cb3c122b3bd554
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

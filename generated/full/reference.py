@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9dd1aa05496462ee
-#   text hash     7f4a613c768acb40
+#   content hash  e6f26aa850a6a39b
+#   text hash     90d6484bd4018b4c
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

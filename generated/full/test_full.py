@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8219b8f5e7d6117b
-#   text hash     3f623030cc0ce4c7
+#   content hash  cd0475a5fdb16411
+#   text hash     c280d90991e58303
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

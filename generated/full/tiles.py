@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  78298cf889d08509
-#   text hash     5e1c40c55503100b
+#   content hash  2796e1864fc14d9f
+#   text hash     1376ff02a494f8bd
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a277f89b2b40c8d5
-#   text hash     494310aab02212a7
+#   content hash  09c0b2e108e2df52
+#   text hash     b0a3861380414bca
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23efd467917f8a6f
-#   text hash     eda97735d903cecb
+#   content hash  642e04419c8f2881
+#   text hash     5b90fefd3de629f1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

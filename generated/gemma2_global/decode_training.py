@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  27affd95ae56d27a
-#   text hash     32d7c4defcd62900
+#   content hash  07a580bd87a5060a
+#   text hash     c157b6b1021b58b1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  523a11e84a1dcbda
-#   text hash     bcf97e5b8bbd5d63
+#   content hash  9a6039a4bea74bfa
+#   text hash     38477625a691360e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c30378882c032fee
-#   text hash     d4feade2151fda26
+#   content hash  e56823220691fb81
+#   text hash     bc6bd3a1df2ccc5b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

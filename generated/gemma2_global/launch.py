@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ad7bdd4e1481e672
-#   text hash     bdd867ff5b1301d8
+#   content hash  5277c697b093a075
+#   text hash     3cc5b9d10c41a278
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

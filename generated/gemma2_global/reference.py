@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f7466c22521e0022
-#   text hash     e20687c33489a678
+#   content hash  194ff5fe8700cae0
+#   text hash     a4f51ab8db72329a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

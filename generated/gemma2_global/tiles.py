@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2ec7d91dd6b4ea51
-#   text hash     6c31977de1e836c2
+#   content hash  438fd1e613889870
+#   text hash     f693e3932a526f21
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

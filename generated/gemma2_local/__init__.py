@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87092129f22a4c8d
-#   text hash     bb2ce7511f89a1b7
+#   content hash  7ed1fe732b11048d
+#   text hash     84f1f69112859dfb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

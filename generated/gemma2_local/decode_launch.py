@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f01a7d841189c41
-#   text hash     bb913aa57e3e1a39
+#   content hash  aecb32a6d221a00a
+#   text hash     f50f5a319b0c085b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

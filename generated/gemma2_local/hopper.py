@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5bd4936af267c0c6
-#   text hash     d962497299f68290
+#   content hash  452fe685b18e4a5b
+#   text hash     9ab0d8fa4627dc6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

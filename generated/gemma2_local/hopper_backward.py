@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3a0a2966ff3f6c4b
-#   text hash     43e3b7a25e32e55d
+#   content hash  5e598eae8bffddad
+#   text hash     d0fe0de631a3cc75
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

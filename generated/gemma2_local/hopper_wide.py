@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  12c582721117d14a
-#   text hash     3a317758410e8459
+#   content hash  005b34ea0e0b808c
+#   text hash     4b1ac3500cc6e26c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

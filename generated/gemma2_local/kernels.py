@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55ece96ffeae6452
-#   text hash     fbf9d9af2e9755c1
+#   content hash  f75b8ec19efe4ebc
+#   text hash     433fd529ae8b8384
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

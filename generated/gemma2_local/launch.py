@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1e2f6c8d6d17665f
-#   text hash     55b476ce4a8f909a
+#   content hash  cdddef449a8cc4ee
+#   text hash     4ccfb12ca77a58ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9f24f66bf957ac03
-#   text hash     4978e9db25aee76d
+#   content hash  eb47b92fb52e4b91
+#   text hash     bb6d20fb3105b22e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a0e9b44eeede2b97
-#   text hash     64300e00ed19d710
+#   content hash  88712910f79fba81
+#   text hash     1c6178595d736a0e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f365c6d38fd0e6b9
-#   text hash     5d6960c4a7f1f4ad
+#   content hash  3ceec30cec668721
+#   text hash     bb4a1470b316700a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f53c30c95694cdbe
-#   text hash     3a4a2d85bc92842b
+#   content hash  819004d6df81decf
+#   text hash     163f9d0218387ee2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

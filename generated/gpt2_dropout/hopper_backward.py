@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a13ebd3899d30d4b
-#   text hash     05f84ca5192a89d7
+#   content hash  d75ae3a8e2db0153
+#   text hash     b1f4480b27dc2eb4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  239d69f4fcc35013
-#   text hash     6ee7e635b6e7280d
+#   content hash  3da4d0d4d4df6540
+#   text hash     b431c6a65d2d1c70
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

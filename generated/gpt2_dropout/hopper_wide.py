@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3c1548ef8aaba43a
-#   text hash     0e087a85d72d32ee
+#   content hash  6043a8ede23bdc34
+#   text hash     3ee98cea91c2979f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

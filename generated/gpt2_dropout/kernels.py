@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1b80268136263177
-#   text hash     bc2c003e9d077401
+#   content hash  7f551809acd81746
+#   text hash     0efe11ea8bdcaff1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  78786c31a2042fcb
-#   text hash     876678da3225e944
+#   content hash  0ec248c14a8e361a
+#   text hash     9e98747175b78fc4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

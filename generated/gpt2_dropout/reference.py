@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bca3b4e7b5b8f6aa
-#   text hash     078a1fbf3a6a88c9
+#   content hash  97a273fe0e700ed2
+#   text hash     7537aab66b1ebe16
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1e2205aced7b207d
-#   text hash     68c5a37c51f19744
+#   content hash  f83266c42152ee8d
+#   text hash     1cd40e4c44a9ccbc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

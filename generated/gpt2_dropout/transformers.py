@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1989e12ec89c0f5e
-#   text hash     1547d27b883d9c1e
+#   content hash  690c979385eab124
+#   text hash     a8d6233e6ad71a1d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f2aae514ef4f1601
-#   text hash     da3250970ef1a4f9
+#   content hash  cca8b40c81c536de
+#   text hash     9a4b9760a7879013
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

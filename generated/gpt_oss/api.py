@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b81b362ba0def1fa
-#   text hash     fc0708551f68a6f5
+#   content hash  9d33355d7aa968da
+#   text hash     f6892d6968de61cf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

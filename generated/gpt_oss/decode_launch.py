@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0eedc8f4e036966e
-#   text hash     511bfa8da579f597
+#   content hash  9890037e77d71b00
+#   text hash     14c6d6f6719f3bed
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

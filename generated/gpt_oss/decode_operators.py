@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  196758a71bb0c126
-#   text hash     5ddde3c7606bfb89
+#   content hash  494ef43e4db47e60
+#   text hash     13e03834380c1666
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

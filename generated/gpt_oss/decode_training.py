@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3592eac386b6245
-#   text hash     c13fa4029e8c37d6
+#   content hash  7c76a946da6edc9e
+#   text hash     17352824e103bed7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

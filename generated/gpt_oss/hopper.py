@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  091f1b96c321a8b8
-#   text hash     c61ddf327c5f0ecd
+#   content hash  78b6a711ac1765d4
+#   text hash     e3e545fc5aea067b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  29071811daf20fd1
-#   text hash     9a83af38c31687d2
+#   content hash  5047ff61c48e902a
+#   text hash     fb26e54eeaaf6153
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e0e38bc9b68af57d
-#   text hash     a297868d7a386d96
+#   content hash  8345c1cda9f433e9
+#   text hash     112b778bbe49cf55
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

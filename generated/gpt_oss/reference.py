@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  feec21014ffa9381
-#   text hash     04512a63a1fbdd7d
+#   content hash  0604bf2372bcd590
+#   text hash     04a5185cbcf88fd2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

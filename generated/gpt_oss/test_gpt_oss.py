@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fbb235973093df87
-#   text hash     2772ee5f58a9cae9
+#   content hash  bee02a9831ce2fa5
+#   text hash     7832d616838c05e0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1c226a0946039fc3
-#   text hash     64d36de6f5997791
+#   content hash  ea9fa2d8424d8ddf
+#   text hash     cfb751e924642188
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

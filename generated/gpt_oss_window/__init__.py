@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  636363224e38425b
-#   text hash     492c7a7726600e1b
+#   content hash  97b72eb9dc3c0ee9
+#   text hash     dac1874f7d2f5b2d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

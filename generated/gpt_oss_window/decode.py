@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ef66b581b50ef05d
-#   text hash     16fc4713ea89c196
+#   content hash  a56c6eed48ab5f5f
+#   text hash     b7a7ea0f94f45034
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

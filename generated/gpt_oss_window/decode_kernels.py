@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  38e224831585a2da
-#   text hash     3abd9bd11ab997e5
+#   content hash  1c1133b4e4ac4792
+#   text hash     df1b1f4a90f19573
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  89a113b8b0262c14
-#   text hash     f13960e9c601e5a3
+#   content hash  e568695cdfebfc66
+#   text hash     ab0d7c95ffee0bdc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

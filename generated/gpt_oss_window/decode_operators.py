@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c7f3e4bdf8d39ec8
-#   text hash     02cbb28672eaaf3e
+#   content hash  7d31d632f918f2df
+#   text hash     ce1afd37066207c4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b42014d7ccf87d03
-#   text hash     3eaa22bd7fe7af31
+#   content hash  997cc902ce00f85a
+#   text hash     d551f8ef8d9721e4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

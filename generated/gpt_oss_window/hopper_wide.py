@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6199f2aa5d4243a3
-#   text hash     63b7fb908a9b7f1f
+#   content hash  bbea21a2fd8510ad
+#   text hash     2068a3cefd18b286
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

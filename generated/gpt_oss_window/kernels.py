@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  68345d3519f40939
-#   text hash     387f1c11cc0f12ec
+#   content hash  e5eb5c2dfcf96506
+#   text hash     d2b32e5de9944c43
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a47d3b8f02740409
-#   text hash     8c5cdcaf6d07b33c
+#   content hash  ea505c0338682211
+#   text hash     65ea0a2baf3e39cd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

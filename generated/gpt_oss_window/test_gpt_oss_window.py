@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  df8fa6c9efc8b816
-#   text hash     04ad39a778ecd693
+#   content hash  b559f902a599a53e
+#   text hash     3d0ebe5408717b07
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

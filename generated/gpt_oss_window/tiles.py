@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3bef9083d96a3010
-#   text hash     f131d075e72d9b51
+#   content hash  b84116a9133debcf
+#   text hash     89ea780493fd5f05
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

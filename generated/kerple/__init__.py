@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  599a18937b79784c
-#   text hash     ceca68b642a8d59a
+#   content hash  dd7fb8c3815f1f80
+#   text hash     aca19203f99852d2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1f1a4833d23766be
-#   text hash     3d6ba15dd4b6538c
+#   content hash  4d36ed673c712bab
+#   text hash     f17a9e1846edb0e0
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

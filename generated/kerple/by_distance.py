@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b37c1d2f158e436f
-#   text hash     5889a7332ff3f143
+#   content hash  5a1fc237a5ed3b0a
+#   text hash     fa58e7d5c0b46b98
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

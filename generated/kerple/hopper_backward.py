@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  258cb508d5f059b5
-#   text hash     344ae66877658dfd
+#   content hash  634aca5ad4cc4e3f
+#   text hash     0ac5aa6b9b81848a
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

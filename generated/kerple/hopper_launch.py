@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fe1b117a67a5bbd3
-#   text hash     c45d20e73c24be35
+#   content hash  e46d9f283a03b647
+#   text hash     83ca69445149a491
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c117b6622850a03
-#   text hash     88dfcb3f7181b179
+#   content hash  eb9109c4d95f32bb
+#   text hash     0fd236597f37ca08
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

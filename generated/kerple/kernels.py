@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a0b92a085272ebd3
-#   text hash     31848267803d3d7d
+#   content hash  1bc27fbc0ec287bb
+#   text hash     949e51df48119d0c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  03acb6ef04595600
-#   text hash     c88e8eb6ed06990e
+#   content hash  dda4d3a759a13c85
+#   text hash     c8061612bb460a24
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

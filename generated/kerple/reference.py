@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  37b781f82ca8d44d
-#   text hash     5decfb53cbd58f63
+#   content hash  886c009fb5fe0e88
+#   text hash     7a35613cb35af9c9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

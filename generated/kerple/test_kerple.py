@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1637767cd99fcace
-#   text hash     acada39a11d6c7c2
+#   content hash  c7f8f42f5c8b1558
+#   text hash     60440a2cf6e7c722
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

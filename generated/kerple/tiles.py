@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e5aaf835e1675f9b
-#   text hash     162abf7cc65d19f8
+#   content hash  65f7c7376b88a293
+#   text hash     a7f4c0ee7124a212
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

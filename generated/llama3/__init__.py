@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  804efb59ad742056
-#   text hash     277f18040948fbdf
+#   content hash  39dd2c4e7277b2a2
+#   text hash     5dd28833d76d0b2b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  edd6b07625ceea40
-#   text hash     a5cd84d0c75d94e4
+#   content hash  02ad843d0b9793a0
+#   text hash     b9d3a4f35e98f364
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

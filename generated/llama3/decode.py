@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2af2a92533c3371b
-#   text hash     cbc2d747ac11f87e
+#   content hash  1428621f0e4bf5b0
+#   text hash     4196faad91b0b187
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

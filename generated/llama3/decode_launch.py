@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4f622393dec0e961
-#   text hash     c69356785a5619ad
+#   content hash  bf3c460f2c22aeba
+#   text hash     dacdaca8f9b87d53
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b792d5cbe19c702
-#   text hash     bb23760e64b01869
+#   content hash  83855bdb792b1911
+#   text hash     2ae4ac450f025593
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4837f03bc0ae93b9
-#   text hash     0f7621fc28acad2f
+#   content hash  21e964b352387734
+#   text hash     57bd41582ed0c060
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  089a4b57ac2c4027
-#   text hash     b212fe3316dfe8d7
+#   content hash  3fd07211c77ff594
+#   text hash     0fe7b04df9e593f5
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ee8f5bcb046a9752
-#   text hash     df3d6d4f4fe7a02d
+#   content hash  54e79ac1b88a6455
+#   text hash     a70b8328560929de
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

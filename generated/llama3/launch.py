@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b14c39c22c62917
-#   text hash     78d11754efaf266e
+#   content hash  f47d2c9d42571300
+#   text hash     bd09336bc87aa685
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

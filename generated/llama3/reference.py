@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  af118c3880b989e5
-#   text hash     a48bee87ef7200b7
+#   content hash  c36bb459259d9ec4
+#   text hash     b2ca5ebc9041924e
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  86f9f9f62eaf0159
-#   text hash     66904327e002c598
+#   content hash  89c7374fef958e0c
+#   text hash     2141b419b9ac532e
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  158c7162cfde7178
-#   text hash     666b58c96fd6498d
+#   content hash  02485a7dd4265def
+#   text hash     e94e952bf96ea171
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

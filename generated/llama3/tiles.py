@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6829ce4d322e685e
-#   text hash     385202f7e4d9de7a
+#   content hash  b9a088fa1228afbb
+#   text hash     4de076fed9518770
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3304b649efcbb0b7
-#   text hash     3407a16bd0352ff7
+#   content hash  8e2fe0170addaa54
+#   text hash     fa698653ee30faa3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  73b3d8910d0edac9
-#   text hash     1e71cfa774427784
+#   content hash  4e7cc42da5da7e3f
+#   text hash     09329eabda39a771
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

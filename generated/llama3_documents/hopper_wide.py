@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ab3e39abcae33823
-#   text hash     08c108a26c0ee424
+#   content hash  219bad920d99bbb0
+#   text hash     e422700b2f2fbfd7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85f40ba70d64a5a2
-#   text hash     9d60aab521992e1a
+#   content hash  f30902927724d6d8
+#   text hash     8c36f5ab3958f7d6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

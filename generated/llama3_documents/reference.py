@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23cf128287b0681f
-#   text hash     b71885d8c06f6f7a
+#   content hash  f32131385b332504
+#   text hash     e56b291f12825920
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d8dfda038544f9a7
-#   text hash     83251bccb5e208b0
+#   content hash  23eee10cce97d8b0
+#   text hash     1e804b5d03801fb2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

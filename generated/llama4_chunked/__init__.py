@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  395e2a2cb1499f74
-#   text hash     96aa12ca74a1bcae
+#   content hash  e7bdfebf7a9b075d
+#   text hash     0d610da07f73b03e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a96460c61f4eb238
-#   text hash     23a39924281ba181
+#   content hash  cb6bd83814fa5835
+#   text hash     7ab872226fd78b19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd70f7e889e992bd
-#   text hash     3314fe405ada3e43
+#   content hash  26a99bd00c4bd95f
+#   text hash     da4d824ebe90a9a0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c6372d182c960f89
-#   text hash     7a623dfa62a945f2
+#   content hash  8417f174d382e5d3
+#   text hash     eff8d1ac85ff8990
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

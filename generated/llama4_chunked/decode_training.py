@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3a6ea7559328bcad
-#   text hash     967940d20be639e1
+#   content hash  f260fa5153a2c1a0
+#   text hash     54f2791f865163db
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c9e61dddbd2fc38e
-#   text hash     c6f8e897c85bd370
+#   content hash  0488b5c7c707ca93
+#   text hash     6f2fdb41a0464ab4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a87974a4ea07e7c
-#   text hash     75457a50a59788f7
+#   content hash  fa27189e33ca597b
+#   text hash     4cac78ef833d5f8a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

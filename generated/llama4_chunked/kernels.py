@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  913be832a025b898
-#   text hash     cb6b2ee2a6be501a
+#   content hash  439756bc58b6529b
+#   text hash     0ac5a77b9d8417e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

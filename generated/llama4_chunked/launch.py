@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dd0f4b667fa8806a
-#   text hash     c47ca538601995c4
+#   content hash  89793872dc14037f
+#   text hash     975ab2fcf0c2dbdf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  23dd5434d9c8d643
-#   text hash     3147a521b41730a5
+#   content hash  a3e9d2d37f5bf717
+#   text hash     db44438a8f5493e7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  da1ad252091f718e
-#   text hash     067c5ae5cf1f9f1b
+#   content hash  e661017ccd5bb7df
+#   text hash     8b99b75785ed1f45
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

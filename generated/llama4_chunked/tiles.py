@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cf424b54401e6c7f
-#   text hash     fab7d3a6d8559263
+#   content hash  8223f9cfc9c8b7b9
+#   text hash     7a3c3711f67c8502
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f1ca488363bcb1fa
-#   text hash     6c4e7d29807cbb9a
+#   content hash  e034c5cdb3008662
+#   text hash     ba7961065a580782
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

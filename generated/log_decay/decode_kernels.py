@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c0e68ae760a881ff
-#   text hash     954c3268e5ccb766
+#   content hash  95b9d8483790c9f4
+#   text hash     2e42a3d897efdf95
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  956185054e79364a
-#   text hash     e42ab582b80c039a
+#   content hash  95b02c0a6a42eb42
+#   text hash     282ff3e2096a8284
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

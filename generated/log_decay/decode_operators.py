@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  befbd1cfc9dfce82
-#   text hash     3be2e41ef229d518
+#   content hash  59b4b09ce3772213
+#   text hash     ae5b702c5d2751dd
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5e7f1f8689f6d3d4
-#   text hash     18ea38c3192616af
+#   content hash  c9f66fbcb36c6b93
+#   text hash     45374ae2980f94bd
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  937464d71d971751
-#   text hash     fc6719a215cd0247
+#   content hash  dc04035f87c285cf
+#   text hash     a35f64b4377eaaa8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ac98d20951a54974
-#   text hash     0df03e52d396c653
+#   content hash  de12fa4fb1fb44ed
+#   text hash     d649f0879be068b1
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d0100795ad80cf9
-#   text hash     70f830135488032e
+#   content hash  dfaec69c9871f4f2
+#   text hash     5e49ff249036f5b3
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  18d1d89ba8388a4f
-#   text hash     7e6016ee27b8c5b4
+#   content hash  a226bf6afde632fb
+#   text hash     be57ec7385a2c25a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b8200843b11fc8a6
-#   text hash     7271ed3b19e3f0c6
+#   content hash  9b623ae5dca5eb75
+#   text hash     166e0ca6f671cb3b
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2eb7ba82403262f8
-#   text hash     dbf09aad142b27cd
+#   content hash  296b32e939ec235b
+#   text hash     dbdadd55ed586a92
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  860fdf92b3d1e2f4
-#   text hash     83b01e7ce1026808
+#   content hash  141506a424d8af41
+#   text hash     f6c7b702fe37b060
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

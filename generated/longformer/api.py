@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8e7e4725ac458270
-#   text hash     6179dbf9a725e54d
+#   content hash  fc14f53c38b0fa7d
+#   text hash     3b73bb5c5ec8a05e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a90414f6a562cca9
-#   text hash     1aa721175ce7a179
+#   content hash  5c57813392a013cf
+#   text hash     e1cb405cf183dac5
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  532f0464f1f3a0fd
-#   text hash     5279e1b3739dece9
+#   content hash  da5500f347973d12
+#   text hash     e531d93a05c7e671
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

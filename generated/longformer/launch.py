@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50d2a44a2172e6ba
-#   text hash     ebe955d69696a9a2
+#   content hash  e1c0c7fabe42ca14
+#   text hash     bf742e888325f5b4
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  beb64f0f48731b6f
-#   text hash     f2aef0d98beaa22a
+#   content hash  7e20ae4f298d598f
+#   text hash     29da21a8f15b2548
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  634ba3a81e1e3eae
-#   text hash     eb32762aa0d0fed9
+#   content hash  35f5bd223ff79edc
+#   text hash     3a0ca0e7f0ea063a
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2435ac8c22c294cc
-#   text hash     bd86fa154b767102
+#   content hash  dfc0483ec4211c70
+#   text hash     476d61321ff8febe
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

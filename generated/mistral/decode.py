@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  411ad10b834e88b3
-#   text hash     a949b3c7a4d66fef
+#   content hash  cf5d17183e900f79
+#   text hash     2962c94ec4595a75
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  176571a0b489e6fc
-#   text hash     b8d7e47f492e7ee4
+#   content hash  b37c585a1eceeb4f
+#   text hash     eb42e32ead99121e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

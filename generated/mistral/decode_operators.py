@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e0bbee1b963dc23
-#   text hash     2f7b3fbcc0c2888a
+#   content hash  749b4ec1cd066efd
+#   text hash     d4400f86f8610d89
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

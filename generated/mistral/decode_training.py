@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44d51bf934df26f3
-#   text hash     cddc8c2f8f913de8
+#   content hash  edec1858de19159a
+#   text hash     367f1ff8da2c85a7
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

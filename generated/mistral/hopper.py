@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e5c92303b6918a3
-#   text hash     d845ca08c2fe4b58
+#   content hash  085948b57667e0a7
+#   text hash     fc7609c16e89c36a
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2a05e2e3133015df
-#   text hash     487be383dd202bf2
+#   content hash  136ae07e29a46334
+#   text hash     e4e6da1d586fc863
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  26ace0b56afe036b
-#   text hash     f86a8d381588aa75
+#   content hash  89765d7898bae596
+#   text hash     44cf3b44ec4845b2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc76ced42477e212
-#   text hash     d19cd39c638eafe8
+#   content hash  2c7b4cbdbecf2870
+#   text hash     24805dee9248caf7
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

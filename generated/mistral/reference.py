@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  db1ea494bc20b0b5
-#   text hash     628c22ea50ac79f9
+#   content hash  668ceb2e803aee51
+#   text hash     1d870aac79b8923e
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

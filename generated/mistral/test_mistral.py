@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7af8c85450173998
-#   text hash     de071ca98b0eb23f
+#   content hash  d1a95c54a146ca21
+#   text hash     43b3dadd997af6de
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7700798d0fce960
-#   text hash     e8d7bfff0bf46963
+#   content hash  78fd31d3bfdcf343
+#   text hash     e67cff08b3e8343b
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

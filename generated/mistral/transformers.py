@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  69e3e49fbf682946
-#   text hash     4aaa2a24da3b68f8
+#   content hash  c3c7ed8939f56a84
+#   text hash     defe4331d8e6d3e5
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b911248f19771f54
-#   text hash     80abdd8c0e478259
+#   content hash  f623d9d77e0cb153
+#   text hash     a44f2e3e921354cb
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31bc84505cd54612
-#   text hash     6fd7d2a5a67a603e
+#   content hash  1e460d4ed7be3316
+#   text hash     0efca322895793ed
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

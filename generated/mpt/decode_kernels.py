@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9c0351ea894e81f4
-#   text hash     e5af1d3c89e3a8f3
+#   content hash  9cef413d909585de
+#   text hash     6e6a569536f57196
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

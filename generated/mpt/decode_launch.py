@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f428fbf1facb199b
-#   text hash     5ad412b7823a06cb
+#   content hash  1ed231ef4365708a
+#   text hash     3b5eaddca83f6b4c
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

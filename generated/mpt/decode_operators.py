@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  80c3108578c7551a
-#   text hash     914a6500ab3f6abf
+#   content hash  be67d9398d56f519
+#   text hash     4be4af820d39e999
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cdc9814f67c4e726
-#   text hash     06a9e618633f90c4
+#   content hash  a9900b8ae72430a9
+#   text hash     973d9275985fdf17
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

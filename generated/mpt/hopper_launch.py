@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef1f0c1c7feba0c9
-#   text hash     2f0d556bf26de16a
+#   content hash  ccbb4d99c43df358
+#   text hash     1a7054afddeba1dd
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

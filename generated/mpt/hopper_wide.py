@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e187b490d2cf31ff
-#   text hash     df1ae21abf5d9d8d
+#   content hash  3b5036fa10f5d9bf
+#   text hash     aabcd9000a1cf0a8
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  133a0956dafbfcf4
-#   text hash     ea22314d9ad4d08b
+#   content hash  a69a53867d09ee9b
+#   text hash     68075b9c73bd6854
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53ffe3aae1e99fff
-#   text hash     ff374df7f874ed42
+#   content hash  e7a1448eda2de594
+#   text hash     72a3ffe4f449137a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

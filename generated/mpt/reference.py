@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  00b7f5e3a3dcf01c
-#   text hash     14147aaea968f67a
+#   content hash  770b197032f2f3e4
+#   text hash     51c9939fb8b37b25
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  caa67a6e1b835c0b
-#   text hash     f99bb97807033780
+#   content hash  e36dd26065c91f19
+#   text hash     36a1aea46ddce852
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

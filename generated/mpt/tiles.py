@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  867a069bc5118e43
-#   text hash     9c860b7a584ac29d
+#   content hash  a09ebc32ab797c0b
+#   text hash     d4301569560b6988
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

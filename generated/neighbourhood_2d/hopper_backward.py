@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  713b15c60e9a92e7
-#   text hash     6d45a2c3547159b0
+#   content hash  112b8cdb7cacdca4
+#   text hash     1b6a6c1b499ea740
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  253b85863673ab13
-#   text hash     831829b4dd19dca9
+#   content hash  ac3d5d67b6ec5704
+#   text hash     532b1b7a4ec9b23d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

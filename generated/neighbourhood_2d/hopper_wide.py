@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7c62cc66bbfc5fcd
-#   text hash     bcd85abe4dc8087b
+#   content hash  77efd6bf6e5486f0
+#   text hash     eb64ef1ad74a5130
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0b6b9ea8066d2e1e
-#   text hash     fb27ec09b88fcc6b
+#   content hash  f5aa5ae103ed5efb
+#   text hash     440a7e415e31a9c2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2af4cc7e484423b4
-#   text hash     09654f3c67970aa1
+#   content hash  fb4e7d814c8402aa
+#   text hash     e7469ac42b69c673
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

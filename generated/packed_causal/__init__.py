@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5ec146d98ab24093
-#   text hash     f4ac83b74a552c9e
+#   content hash  e4da9c650db5caca
+#   text hash     38082bf05a4a1e9d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

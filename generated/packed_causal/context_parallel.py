@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  15c469dbb5dc1866
-#   text hash     ad66e3dcb6dbf6e8
+#   content hash  00005431247e3dbd
+#   text hash     ce59c080e9010d6f
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6d11891cc6de6da5
-#   text hash     3e54e1681228f92a
+#   content hash  5bded003dc3d5811
+#   text hash     6083a516733140fb
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6cbfb0267c7d2f6e
-#   text hash     bad25a981814b5f3
+#   content hash  385085b6248688eb
+#   text hash     b8294ebca8afe2e4
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

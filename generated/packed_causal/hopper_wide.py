@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  393842bfef7ca761
-#   text hash     e53d6e2e31e24cef
+#   content hash  285687754cf9fd08
+#   text hash     01c319edac82f87d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

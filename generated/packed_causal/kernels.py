@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  69d71ab6084f4954
-#   text hash     ebf75f439051513a
+#   content hash  eee3c3ce259e43ee
+#   text hash     8f1a60e024afbd4f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

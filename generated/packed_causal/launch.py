@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3103b87433ad7e91
-#   text hash     9a8427de021f9bb1
+#   content hash  8ae96dc29f009385
+#   text hash     481a6d1728473284
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

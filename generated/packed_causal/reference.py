@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  48a7ca8ceb012432
-#   text hash     78332fcffa4b01da
+#   content hash  11de08283fd817a5
+#   text hash     688fb7bd6fdbd17c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

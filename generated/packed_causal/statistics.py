@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2bde7af5d531c5c4
-#   text hash     ef00ab34eb7d761e
+#   content hash  ca07185e094d6079
+#   text hash     2ba9b47525abdbac
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  89670c2b1f380200
-#   text hash     f16ae64418269b88
+#   content hash  d14f45d19692f485
+#   text hash     597ab064f82bd0c1
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

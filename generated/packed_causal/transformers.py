@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dbb92245dba54be5
-#   text hash     ba2dc5664daa153f
+#   content hash  93546c284b982ef7
+#   text hash     fa96fec6e1960849
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

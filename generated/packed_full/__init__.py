@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  53b793596d542c74
-#   text hash     c9b46fada7cfe696
+#   content hash  68145faada9d6d19
+#   text hash     2c2014e4378a64f4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

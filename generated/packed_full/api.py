@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  546c51be7e7bea2e
-#   text hash     bd0b3d386e30b137
+#   content hash  c9871d0cede88cda
+#   text hash     f4c9b155f48d2669
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

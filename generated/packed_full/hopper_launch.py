@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e11359787c09804a
-#   text hash     3983d3476cea515a
+#   content hash  40d186b263942181
+#   text hash     42d05b37d151602c
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  18ba73aa7fa5ee33
-#   text hash     3f59e3e114b2bdb8
+#   content hash  504bb02b3f7168d5
+#   text hash     f85cb0c70c48930f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fba51b1c6a4fe3a9
-#   text hash     a2749e6a8effa8ad
+#   content hash  e10c56d52775b9aa
+#   text hash     414faec3cc0eead5
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

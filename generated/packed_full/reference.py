@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6fb34bc8d83e4e02
-#   text hash     8c3e49d6a8b1d702
+#   content hash  21e3f7f919479c64
+#   text hash     428511b76ddfe021
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3e5624d6098d7b81
-#   text hash     d7b563d88db5af63
+#   content hash  5fd52c13ddc936ab
+#   text hash     0525cfcf4daaaf12
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

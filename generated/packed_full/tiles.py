@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6ecf20092b1c6c10
-#   text hash     1400fa4bdcb4b100
+#   content hash  bf949035d7fcfbed
+#   text hash     234598cc595098c8
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0974b304031e07ee
-#   text hash     1b0a722b27987c48
+#   content hash  d9b58aeacbda5103
+#   text hash     4fc56e3abf41e2c9
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

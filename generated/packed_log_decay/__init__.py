@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e1481de257ca9b9c
-#   text hash     387284f9789cee0a
+#   content hash  68d9eac2d3c86170
+#   text hash     dff0ddd1b261843e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

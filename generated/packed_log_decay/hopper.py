@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9b7a4bbf9848561c
-#   text hash     bfbd079e5f37101a
+#   content hash  4b9013bd8c87e90c
+#   text hash     8a2102a4fc6227d8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

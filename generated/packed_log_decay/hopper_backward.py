@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6232d6c9fe9af022
-#   text hash     8efc407253c2d45b
+#   content hash  483ab235c1d60054
+#   text hash     09478281c49cb3fe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cb9e2388e1d07a3d
-#   text hash     81c2f513ef76be4d
+#   content hash  00b088a8ed4b4610
+#   text hash     b761ffda8717dd8d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  107d7f8ad01e0542
-#   text hash     e544e558649df1fe
+#   content hash  f2f385c63173eb5c
+#   text hash     c161720aa410774a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

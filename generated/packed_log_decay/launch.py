@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a4862de0f5b42781
-#   text hash     a2b2834786fa8d67
+#   content hash  a5a8870ed60bb319
+#   text hash     1f0521edcb60cab9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0386b861d77084a7
-#   text hash     a5cd08df48dca4c7
+#   content hash  a017125d5f0d133b
+#   text hash     634fae9d8d15914f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1b994947a0293fcf
-#   text hash     8b519051e9bc1532
+#   content hash  9424502398263bff
+#   text hash     418d9162f09deb45
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

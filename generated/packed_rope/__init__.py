@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  58ceb29118d6cc2f
-#   text hash     4d1be55a01962b53
+#   content hash  a160d4b1a90bd2ae
+#   text hash     e0f8702ccf648d51
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

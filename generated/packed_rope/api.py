@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c9637611c25cc32e
-#   text hash     7938a438c79ad497
+#   content hash  820146f861be75cd
+#   text hash     acef40b7b164079a
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e5e3733d4273a2a1
-#   text hash     95f1e3a4d336c9b6
+#   content hash  6590b178763db2d1
+#   text hash     734bae76ef028fec
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

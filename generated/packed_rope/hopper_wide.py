@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5fee8c9676c5270
-#   text hash     c25c6cca8e19a6a1
+#   content hash  64e908aa5d81e0f4
+#   text hash     75211d1ef524c5df
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14745177523b19b4
-#   text hash     194fc039d0d8b7aa
+#   content hash  43001c605bd67f1d
+#   text hash     7f362f49fc84a290
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a122d1d518a9909e
-#   text hash     1c29b08ed1822cca
+#   content hash  3b319504378bcc95
+#   text hash     f870fa33248410a1
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

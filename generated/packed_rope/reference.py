@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d86578d0a042c46d
-#   text hash     57ec7dfd1b14fca6
+#   content hash  020b778594e1bec3
+#   text hash     add6f92d46e41610
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d4c4a29a29271ba4
-#   text hash     77ed5c8c8f57e56d
+#   content hash  0b5af377c8695d97
+#   text hash     35d5a617a50faed6
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d25a1ac79c5f5e31
-#   text hash     56876aac9a7da697
+#   content hash  e5240c089cc54446
+#   text hash     ade59f638e97eef9
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  488ed837728ac8b7
-#   text hash     e53ce324caf95e81
+#   content hash  fa83b3c4d2b259b1
+#   text hash     29d52699bd7ea8a7
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

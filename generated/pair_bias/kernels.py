@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7e84b7925b616b6d
-#   text hash     605bf0533054c12b
+#   content hash  0408d9231035fe2f
+#   text hash     cb25558d07c9025e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

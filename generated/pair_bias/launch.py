@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  425459cae9d5ee88
-#   text hash     a7a3aef52195edda
+#   content hash  d86893f7b290bc4d
+#   text hash     db3f356806413cec
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d5cf48964870e6b3
-#   text hash     5a8ddd93ae827735
+#   content hash  1ab4c6f162082a03
+#   text hash     bbe7fbecb0da0004
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a3432052d2920850
-#   text hash     85b4b640f06d6ede
+#   content hash  97f23b348384f4de
+#   text hash     1b3e15026aaea921
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 
@@ -32,8 +32,8 @@ TILES_16BIT = {
             512: ((64, 32, 8, 1), (32, 32, 8, 1), (16, 32, 8, 1), (16, 16, 8, 1)),
         },
         "backward_in_bias": {
-            64: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 32, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 2), (32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
             512: ((32, 64, 8, 1), (16, 32, 8, 1), (16, 16, 8, 1)),
         },

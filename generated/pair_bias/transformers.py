@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1c2ef42b2992dbc0
-#   text hash     a0c76bbf9464824a
+#   content hash  24d7f050afc93332
+#   text hash     196086e15a89bdaf
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a175e757314f4000
-#   text hash     ebf30ec2830edd4f
+#   content hash  b39afc3fc3815a2d
+#   text hash     c1210c81088c2408
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6b209f8d3ffae1b5
-#   text hash     15e957c57eb63639
+#   content hash  d75f4923362778ae
+#   text hash     8f0f8b2ce0f3d26e
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

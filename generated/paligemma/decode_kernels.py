@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  724776837ca9262d
-#   text hash     ecf887250d40fe6b
+#   content hash  0b14e2ac49ca4fe1
+#   text hash     03cbd461fc8819ea
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ea3a35e0b579856a
-#   text hash     dc42c9ae8021b94d
+#   content hash  a50dcd236a77000d
+#   text hash     542efb5ce22b0f80
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

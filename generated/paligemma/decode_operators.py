@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e57191bda67ab07e
-#   text hash     97dda3cd2021861e
+#   content hash  00a2f9cf0fd01ce2
+#   text hash     294fd2856c7aaead
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7ece5f8a629d0bb
-#   text hash     1ca3e0f2199f348f
+#   content hash  262adf02d5bf4ce5
+#   text hash     570896398b792a62
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  41c48faf779aa567
-#   text hash     5b58227c91e90f7c
+#   content hash  cdd38f653fa4ec38
+#   text hash     53dd4106ec9d1068
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aea81e0390e72996
-#   text hash     4c740ece2b5e88e0
+#   content hash  64fe45e0f0afddc0
+#   text hash     bd70764547e4bed7
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

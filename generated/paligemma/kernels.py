@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5d142cec57b8f04
-#   text hash     612ddb45f948e65d
+#   content hash  b5586ef73030d093
+#   text hash     f342c3c0241fec96
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  878e936047cd5f06
-#   text hash     64b53113fc34f3d9
+#   content hash  b4d978f0f70ecece
+#   text hash     dd9412325aa81bb8
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

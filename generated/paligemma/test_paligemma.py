@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  88fe97a2f8f93dfb
-#   text hash     8ddc465bb09c2a03
+#   content hash  99a65de327078394
+#   text hash     24f7721e45a204e6
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  83e8386d424faf98
-#   text hash     06c49651e1926b5b
+#   content hash  ce0247e15d3369f3
+#   text hash     b81fe254d283fb17
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

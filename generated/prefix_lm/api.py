@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9073f53cece48597
-#   text hash     78319370feefda1d
+#   content hash  7c721bcea4111fe2
+#   text hash     eef82b96e72def12
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

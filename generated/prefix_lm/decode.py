@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  166fa40f475f8c37
-#   text hash     f483e1cabd7e3d19
+#   content hash  428397ec2a7b78f9
+#   text hash     141f06ea7855ea89
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  89f5e07cc941f1a8
-#   text hash     255eb6714e2bec43
+#   content hash  f63a89155f80c9c3
+#   text hash     fb7283b1891a29c5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8da3f4d8bee3c3f4
-#   text hash     0f375514c17b0b80
+#   content hash  265ee4912d8e1f4a
+#   text hash     7da6a51e63868e98
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

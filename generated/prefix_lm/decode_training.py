@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  53db5864c995940f
-#   text hash     5f68f83ffc3c60be
+#   content hash  7dab267780cade82
+#   text hash     33cf5a4545756ae1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

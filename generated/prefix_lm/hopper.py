@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6e1c80135f3ccb19
-#   text hash     b8d6e697bc02e785
+#   content hash  33dc9a47c97baf74
+#   text hash     0b5d6247d5e08526
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

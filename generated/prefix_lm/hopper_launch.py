@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4e811403f41783e2
-#   text hash     9558d0e0a0876a3c
+#   content hash  e0c3a276f5636943
+#   text hash     be528b5fdf7eee1e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5619161ef7538ac7
-#   text hash     f2a7fc2114164547
+#   content hash  10eb6df794299682
+#   text hash     c1fad7a89dff32db
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

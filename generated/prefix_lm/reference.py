@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d9742a11a9b6b005
-#   text hash     ca16100e4799bcb3
+#   content hash  8b2c292b7fc546ba
+#   text hash     3077fde79ba680ea
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

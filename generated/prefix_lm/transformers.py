@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  46f7f0a525dc95a2
-#   text hash     04e92b607194d509
+#   content hash  db14a5fff2c7f7fb
+#   text hash     7aa05454112c613f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

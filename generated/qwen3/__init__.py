@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a717bce9a0e72dc7
-#   text hash     bfe0d34c88ee4bab
+#   content hash  b5c92d7d17e98d8c
+#   text hash     120392ccff2d0d89
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d642bfb7085b3e6
-#   text hash     2fd96e72870a2984
+#   content hash  a9fc5eb52eec3afe
+#   text hash     6f782ce06ae4aace
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

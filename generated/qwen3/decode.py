@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  250f16a31e30bbe7
-#   text hash     819fdd1642cd12f9
+#   content hash  c9def534712b5200
+#   text hash     57f51844155a5173
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5f653fd294b95b41
-#   text hash     f47fab2557728c2b
+#   content hash  2aeeecbfc8f738f5
+#   text hash     0495d2f3460ad6db
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

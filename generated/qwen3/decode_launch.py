@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9eee2cff96fc1db
-#   text hash     6b9b36b60f2b4080
+#   content hash  f869b48133e31cc1
+#   text hash     fd5622fdecb1e0c3
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  083c29680789a513
-#   text hash     25277b37ab6dfed8
+#   content hash  22ca310082d11bfe
+#   text hash     9888eef6dd750c8f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

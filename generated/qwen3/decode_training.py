@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  342c56dd0c8b1088
-#   text hash     25f949c50712a8cf
+#   content hash  31d1df105cce1ba0
+#   text hash     e2a4636e1709d655
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

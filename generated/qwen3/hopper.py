@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa9e923fd02cc672
-#   text hash     b6d2485c28761d8b
+#   content hash  3a9558748053404e
+#   text hash     b7b86d5bec66aaf7
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1f261b02dfd5000a
-#   text hash     a18ed0ce9bf2ed4b
+#   content hash  16bdc708db89757d
+#   text hash     3f268360b9f2d9c6
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

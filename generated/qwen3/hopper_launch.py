@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1dc64d1dc20d46cf
-#   text hash     e235d275ba5ef132
+#   content hash  74090960f28bee08
+#   text hash     dd41e7d181021040
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

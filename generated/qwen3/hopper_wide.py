@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  012a3007850ddaf2
-#   text hash     8f17950c8f800b25
+#   content hash  340eb5408d9c5f7e
+#   text hash     cdb18d388c4fa2f9
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  89b3020b06826476
-#   text hash     abef352c75aae7f9
+#   content hash  7d94e98fb18bea9e
+#   text hash     58670eb07a62a522
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

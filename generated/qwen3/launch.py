@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ffddfb5eda4d89f
-#   text hash     5364304babb0334e
+#   content hash  28e95ef7fbbb38c7
+#   text hash     269cf62a909305c9
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  90a2b72769ddab18
-#   text hash     7a3629c74a226e14
+#   content hash  25804e911bfa7165
+#   text hash     08693970aa10120f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2d376037cf43b9a6
-#   text hash     f99b8733ad10ff56
+#   content hash  4970af929a90b987
+#   text hash     699954bdb33e927f
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

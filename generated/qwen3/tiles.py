@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81bf9dfb7b39448d
-#   text hash     5b663521cc06bc6a
+#   content hash  e90ffe1fe41d6975
+#   text hash     b50323d7cd3d8df3
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f135c7d4c457d90e
-#   text hash     c30d19e75c44caad
+#   content hash  67b0003e3c4bf27f
+#   text hash     295a4d61a5cc855f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  48f498dff6742110
-#   text hash     5b9491549b128407
+#   content hash  552c4cc64312cdce
+#   text hash     6fd3c3f08821867e
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

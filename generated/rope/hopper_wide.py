@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d34e57d117f8c6a2
-#   text hash     b40b47f47a93f8b8
+#   content hash  4146863666e64fe8
+#   text hash     69615cab3ba90112
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f2531619575bec17
-#   text hash     63ebda32ba226d42
+#   content hash  dab3db36799a3ef9
+#   text hash     68c30607513f22cb
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1832d9d51e99064d
-#   text hash     d4f2b525626bfd0b
+#   content hash  129a4ef7e43d3ed1
+#   text hash     e44758476846aede
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

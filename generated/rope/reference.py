@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c8d0af47cdd303c7
-#   text hash     73b9156eafe7f119
+#   content hash  09e81338ffad08de
+#   text hash     0c32a19834e649ea
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

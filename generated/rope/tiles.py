@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4beca1abf97472f3
-#   text hash     2eb482515585f8fc
+#   content hash  65a48645320a21ed
+#   text hash     da72d9069f049553
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ee015c45d00a8f39
-#   text hash     e900848e494d2f83
+#   content hash  a4d7fd5f5052364d
+#   text hash     3269ac8f6ebebb85
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

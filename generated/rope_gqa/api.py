@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  44d5e71d9d508a60
-#   text hash     c01d17885a88ef9a
+#   content hash  348f630ea9355c76
+#   text hash     51603a075a84c23b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f759f6af8d2b384d
-#   text hash     adaad23396de8bd8
+#   content hash  bef852d25b768b71
+#   text hash     9b12fa1976091d96
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5afcf13a1b8c3e7d
-#   text hash     b962c37a1c8ae91d
+#   content hash  b321417dff55d8e4
+#   text hash     c16f1b48a3966df3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cc237fde41652415
-#   text hash     ef897e0379c1f120
+#   content hash  081ef340350eae5d
+#   text hash     27f5f0fa545a84f2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  587fffaee29b1b43
-#   text hash     46dd1b20f34e8379
+#   content hash  48f495dd90296ca0
+#   text hash     90ec4ff2b749fb42
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5424c1826bd0113a
-#   text hash     1e324fb94ee4f4e2
+#   content hash  f9dcbd79983e38e5
+#   text hash     2af102878c3b8f7b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f05bcde855a3819f
-#   text hash     4be5d21e88f0c7d4
+#   content hash  f87cc1bdca01cbc7
+#   text hash     7bc57aa5c9ea7b3d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5150e2eb8c53c6c9
-#   text hash     6817404f0bc20f7d
+#   content hash  def415128261c22b
+#   text hash     620fe03e0dc1fade
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ff4b39502c30e2ca
-#   text hash     12f5b8faf28b8c12
+#   content hash  3f241203fcf32495
+#   text hash     15683c012782ad01
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

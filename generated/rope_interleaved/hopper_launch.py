@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  532a932bde531f61
-#   text hash     693571fbfe7d9187
+#   content hash  4e3423d7b75adae9
+#   text hash     a3a91bb7b68964b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5a748c2243b6cf48
-#   text hash     9a0e6c35632885c2
+#   content hash  ed686d4ccf6d61b5
+#   text hash     30a0aaeacaec5503
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

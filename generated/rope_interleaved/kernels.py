@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8cc5c14a0f5f7547
-#   text hash     01ab60eda343d551
+#   content hash  db7ef92608ae5510
+#   text hash     ca06e4fb4385d118
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

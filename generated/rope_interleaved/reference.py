@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  99d4cb520fafcbd4
-#   text hash     1f06fb68050b1bf2
+#   content hash  64e255ecd07fa3b1
+#   text hash     f3a202a7fb8f964e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6eb70d531fa5df18
-#   text hash     1fe931b69eced560
+#   content hash  5751ffdb9829bd17
+#   text hash     10dd763259fb922b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

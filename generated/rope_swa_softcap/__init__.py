@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b6fa277fc956e434
-#   text hash     8532533fbc92d866
+#   content hash  d8ab5e7782a1f048
+#   text hash     7a67fa737c814c28
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

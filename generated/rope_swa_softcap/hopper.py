@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30a5bc7f373d55dd
-#   text hash     456fa6e3f0ccf63e
+#   content hash  c71013ba421ee14e
+#   text hash     152f21425dda1f00
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60b2b69c2b16fdbb
-#   text hash     1de150ecb0640a08
+#   content hash  f874943976c91cd1
+#   text hash     f18aba8c89fa7135
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  482928e3b0d39796
-#   text hash     1e9710e60e777e55
+#   content hash  91ed3d690a8567bf
+#   text hash     b569f9a03bb891a6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8cf3c6bb7bbd1ae5
-#   text hash     90f41befe935bae9
+#   content hash  e633b63bc17bf54d
+#   text hash     2d00a3dbb84aa80b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

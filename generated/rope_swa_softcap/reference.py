@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  da2dd9be6aca1ac3
-#   text hash     80429e5b04f21b0b
+#   content hash  de17df5d99746473
+#   text hash     070f53ff9d3acf83
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

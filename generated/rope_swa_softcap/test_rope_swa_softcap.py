@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1939a0ba6dfcee25
-#   text hash     bb5ed07175580691
+#   content hash  f2b01d6e7131a5bc
+#   text hash     95d1ca375611aaac
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  908a69619a1a87ca
-#   text hash     11f82f7f842666d4
+#   content hash  b34573d511e256b6
+#   text hash     e585a9f83d43df61
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4bf25dca52b1c72a
-#   text hash     804d03329f16798b
+#   content hash  9db72964aa72248c
+#   text hash     59ba380914850902
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

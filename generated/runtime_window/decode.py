@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ffb40f6b4cf2b2e3
-#   text hash     e3e9ffb4677b5ea7
+#   content hash  a05506cac42e53dc
+#   text hash     f658d78b7a726cfb
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

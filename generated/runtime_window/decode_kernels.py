@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  006b4599537104cf
-#   text hash     bec26a7e41e4723f
+#   content hash  218ad8189dc853b6
+#   text hash     ed4850526f78d04c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2ce8a39fe58438d
-#   text hash     f58e3106fd48eee2
+#   content hash  7c38cfabe2b9d28c
+#   text hash     25dac258d92c638d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

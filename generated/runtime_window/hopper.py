@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b7c19f06c90f597
-#   text hash     733af45ceefad1a9
+#   content hash  31caf736c7310dd1
+#   text hash     39a9876ba42a2710
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

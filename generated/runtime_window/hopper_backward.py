@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  71ebb947f4918ffd
-#   text hash     aeaf85a892088080
+#   content hash  4b57a6fa119872c6
+#   text hash     d22fb653c0b0fc4d
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

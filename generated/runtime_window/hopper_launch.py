@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2030cf4c22577238
-#   text hash     b0c1094d9bdae71a
+#   content hash  86b0d46c7bb04e28
+#   text hash     74756af57eed9970
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  822eb46981675411
-#   text hash     d9c4fc845b2c5686
+#   content hash  f97b3f109559f0cb
+#   text hash     fdff7bb8244f6fb0
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a7fe8d5003fa5336
-#   text hash     13be0e39f8399ef5
+#   content hash  84a8a6f6c37fc121
+#   text hash     b77622a878db8999
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6f15dade16b8bc57
-#   text hash     bf959529f2f775b5
+#   content hash  b6d188a8318a236a
+#   text hash     fba58fffd6aecf30
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f1c8287786d17db4
-#   text hash     1b4862c27f165a59
+#   content hash  bb3cd469a3f9eea4
+#   text hash     091726294599b166
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

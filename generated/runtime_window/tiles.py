@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f5cf3153adb3ebf9
-#   text hash     5852e5def674a1ca
+#   content hash  3f291f760842bb6a
+#   text hash     8a0dceda2be1e8b9
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

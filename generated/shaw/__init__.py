@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f3b2eb5de82aa015
-#   text hash     c8cda38a8463ad8c
+#   content hash  bad09b3e0b11551a
+#   text hash     a7840f19eb03f681
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cfeb18e3794cbbc2
-#   text hash     0aa41b5142a862a2
+#   content hash  d74472c89a798771
+#   text hash     cc7db93e2b38cda6
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  23accfff45e38c00
-#   text hash     af16fb57c9b04633
+#   content hash  d764659a1d4f9f6c
+#   text hash     f8c957eef4420d3c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

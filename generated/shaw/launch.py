@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c43d644e0cac707b
-#   text hash     9f917d8a6e842207
+#   content hash  feba741cae8cb521
+#   text hash     fd0fa0ae368180f1
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ac5224fade66faa
-#   text hash     ab4e572a93b9046a
+#   content hash  4556affc5be3a0d4
+#   text hash     6ba33200978a4590
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

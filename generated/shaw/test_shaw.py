@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6b578af7be6c13f8
-#   text hash     d69449ce10a3d3f2
+#   content hash  7dc7ba6d33e84d17
+#   text hash     8b91d9932a24efd9
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cda028e0013fb076
-#   text hash     5d64b4ae6efb81d8
+#   content hash  5725cbb332a5739f
+#   text hash     5fe86f675ba35d1f
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  22334c882d13a123
-#   text hash     a887df93c15055d2
+#   content hash  1031d7fd5f5586bc
+#   text hash     1cc9aced14404961
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  980e6995c0bd152f
-#   text hash     304b64ec4a8d64c7
+#   content hash  eb3e204ef94ec8a8
+#   text hash     2eaa703da8327f45
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c25e5fbe736ca0fc
-#   text hash     52bb31205b23090c
+#   content hash  4edd52bb70d59257
+#   text hash     1b3fb7bb8c43d2c1
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

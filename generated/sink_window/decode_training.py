@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  de1665727a3a7d6d
-#   text hash     a80bf4de617b5f4a
+#   content hash  b5cb32336a6094df
+#   text hash     3e01825afe3c44c8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

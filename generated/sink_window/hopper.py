@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2b9bd71d78f3a2f0
-#   text hash     598488b7b52f3b44
+#   content hash  1bedd549460a9b6a
+#   text hash     3f0b8af635769390
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

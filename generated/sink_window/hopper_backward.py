@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  afb992a0e91c343b
-#   text hash     96ab99f9dbe32336
+#   content hash  b21af35a8c045054
+#   text hash     ace4a611542acfdb
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

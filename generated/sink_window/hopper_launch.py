@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b1372f47a380c239
-#   text hash     4256198110f825de
+#   content hash  96a567475ae921f8
+#   text hash     6052c1b206000eda
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  01a9fc4e64c6f024
-#   text hash     65eeaef59a5186f1
+#   content hash  3b800097ff9ced10
+#   text hash     2cd1b88b962b6dbd
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fcd97e5807026674
-#   text hash     d7cbed05d22a01e7
+#   content hash  9f6410e278986a6a
+#   text hash     53ca5ef1d32c6192
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fd3100f346f8182
-#   text hash     335277bf2558bae1
+#   content hash  e137c661ef11dbe7
+#   text hash     7a3fbf609d727ce5
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

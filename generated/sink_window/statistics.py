@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  778031362762d49c
-#   text hash     beb448c09e29801a
+#   content hash  35eebdc9b78aec2e
+#   text hash     d4f8303d5568ab33
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b7c929c2ec01197a
-#   text hash     9edc8d161fb28caf
+#   content hash  19efc3b37f989ad9
+#   text hash     4ee6758c79a33277
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

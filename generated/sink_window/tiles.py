@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  53ec27a6461e4b26
-#   text hash     aa5df9e9d5045cd9
+#   content hash  64221e8538939784
+#   text hash     d1c2ba4e58f0cacb
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

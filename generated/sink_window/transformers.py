@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  281e836742a14fe0
-#   text hash     3cad756efd3d0c73
+#   content hash  2d95639212b10f46
+#   text hash     9fa00df547d3c9c4
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

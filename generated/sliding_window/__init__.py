@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1cd22e6fb21c826c
-#   text hash     6d21b3c997e5e0d0
+#   content hash  b58dd8efab1804dd
+#   text hash     e909636b08c291d5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  73723fb15a116ba6
-#   text hash     8ba1dc775ce32b93
+#   content hash  9acf3bfb664c8162
+#   text hash     251504bf9186fc4b
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b7b2bd6c2099840b
-#   text hash     7adb9f342b7bc17e
+#   content hash  dd16a32d49a39f7d
+#   text hash     16e857fba1b6f186
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

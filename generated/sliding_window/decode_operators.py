@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  336db6e7f4d0d061
-#   text hash     100ab17db96f244f
+#   content hash  454a3c09041c461e
+#   text hash     34c2f30700cf2ef1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

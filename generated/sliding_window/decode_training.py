@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b4ff30e2877925d3
-#   text hash     75371c0c931635e8
+#   content hash  285b126298ebfbb3
+#   text hash     032e11e3da237a5a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06d149307156d377
-#   text hash     fa9ea3acc45cbc7d
+#   content hash  f9d4a20a78465d1a
+#   text hash     73d7b6373bad9cf0
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

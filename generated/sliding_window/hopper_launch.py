@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3c59217a5eb8c4bd
-#   text hash     f168d1f97f95f2a1
+#   content hash  06ddb853bab02026
+#   text hash     4b01d2861349a112
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

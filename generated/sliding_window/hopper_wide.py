@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  76dc14584d063623
-#   text hash     b33e3b9e4101f4fe
+#   content hash  ca18964947424bd9
+#   text hash     be6cf3501af9193f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

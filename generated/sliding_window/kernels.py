@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ea931941aa764231
-#   text hash     e85fe67ebcf71376
+#   content hash  43b9c067a125522a
+#   text hash     0c12a7c72037d135
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  42eab480ef1551c6
-#   text hash     fe1ae80b17fce114
+#   content hash  e246d626ffcd2016
+#   text hash     90c128a281ed377b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

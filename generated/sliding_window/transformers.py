@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28452810253cfcd9
-#   text hash     6deae51a287a300e
+#   content hash  cea753810cbda576
+#   text hash     6deea1a028df90e3
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  409af3ddbccfd50c
-#   text hash     c799685bbf0bbde0
+#   content hash  52b9c494d9b7a05c
+#   text hash     d09f71ee4bf6743b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

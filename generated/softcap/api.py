@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  63c9ab9165c4d4f4
-#   text hash     e35a8b6a2fce0e66
+#   content hash  5dc440aba1dfdeb0
+#   text hash     fb7e724fa90e1e23
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0ce351a94f7c7c31
-#   text hash     6974300f27390ded
+#   content hash  30ac680843465062
+#   text hash     9b7ecab24a39d8f0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

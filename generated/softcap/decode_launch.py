@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d35ef169ab7795b1
-#   text hash     91b8639e0dad858c
+#   content hash  dbc59007f38b1c18
+#   text hash     75f2ebaa5fdb1509
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

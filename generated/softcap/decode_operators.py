@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  af4d0b30b437956d
-#   text hash     ad533874a0754cb7
+#   content hash  66290ffb3a81a2ed
+#   text hash     900d30a67bd93105
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc3b84be8d7aeece
-#   text hash     09eb0de393e470b1
+#   content hash  bf5a23f8294f46d8
+#   text hash     052d7f1aca546c6b
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

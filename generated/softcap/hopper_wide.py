@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3fe977cc2f70418e
-#   text hash     936366f5811c355a
+#   content hash  a3801f637a476166
+#   text hash     318e8ecf12da7fd3
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

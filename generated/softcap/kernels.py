@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3ce7f223f1147df8
-#   text hash     e0fb3f8efda04af2
+#   content hash  8fba6655e018dddc
+#   text hash     09738d479bedbb8b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee92fea9c75787a1
-#   text hash     3cfa1a988e381fb2
+#   content hash  94482c355768a4ae
+#   text hash     e055c9d03e2f06bd
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

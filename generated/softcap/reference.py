@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  46695a5b4e435de4
-#   text hash     b4186cb2d4ac67fb
+#   content hash  4c521f33b2f5f75b
+#   text hash     b03b5eb02b597c37
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  057703ca07fb6696
-#   text hash     ae288ba83d1d0a6d
+#   content hash  3fa1436550d646a5
+#   text hash     147126b36b7d8ddd
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f211d45fb7f0628
-#   text hash     fb9aa09178fccf9a
+#   content hash  f5d264cb0a86f89b
+#   text hash     d74aa43486c3bcd1
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

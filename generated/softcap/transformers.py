@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8b80707a37542aee
-#   text hash     e1039f4adca7a2a0
+#   content hash  f3e96dba3c048f42
+#   text hash     0d30cd12a1a28622
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

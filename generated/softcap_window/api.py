@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ecd87ccdd6b83b5
-#   text hash     2900ee9f2346db27
+#   content hash  2d7bcd89e434c652
+#   text hash     5d8cad4ce46dda00
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  37b432a59c450746
-#   text hash     6e057c2b8b9036ca
+#   content hash  ad4b2d72babfecab
+#   text hash     169e9b2a4dfc424d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

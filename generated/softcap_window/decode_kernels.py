@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  81850e3b2c963df0
-#   text hash     8a69f0ae332fe760
+#   content hash  5344e7140e77f09d
+#   text hash     1bab547ecc84da53
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

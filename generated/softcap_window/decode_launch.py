@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b70be95524244708
-#   text hash     1d8ba4a7bd12d8f5
+#   content hash  4c91aa8b64595d8c
+#   text hash     cd94637a84ecfa51
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

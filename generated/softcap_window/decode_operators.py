@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  04a5bb35390c0815
-#   text hash     b423562d0b9fac45
+#   content hash  c8188f78592f6d5b
+#   text hash     19ce044d1c8d3299
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

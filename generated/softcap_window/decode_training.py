@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  915afe395f7731eb
-#   text hash     47ecc99ac1d7dbc6
+#   content hash  1968b0faefb631b3
+#   text hash     2eff63ae9e684713
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d09ff49b614ee16b
-#   text hash     a8d52b41aaa9a5f0
+#   content hash  139ca0febee92d89
+#   text hash     77ef2d4da1e5846c
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  70bef252521fc449
-#   text hash     bf9e882b9e406e51
+#   content hash  5d3f71ba7a157f65
+#   text hash     809532bd0d190f60
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

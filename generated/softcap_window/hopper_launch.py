@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a7cf9e6c8703f1c
-#   text hash     4564fbddffa225f7
+#   content hash  f5b8d494d39056cd
+#   text hash     e1f8fb4488c5af2a
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

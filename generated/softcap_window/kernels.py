@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d5427325bd9e542c
-#   text hash     f9a87d211cec9858
+#   content hash  a411a4c797299b2a
+#   text hash     d16b077cffd30c2f
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

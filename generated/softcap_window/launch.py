@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3d5fec03954eecd0
-#   text hash     b5aa1d465b151ca1
+#   content hash  8e26fb717f8d0a13
+#   text hash     55f282afd7489065
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4dd29ed0820bd0c8
-#   text hash     bfceb01ffffe7ab0
+#   content hash  2a0d15644308229e
+#   text hash     13ca17c5d9634670
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1f5ee1de87c99a02
-#   text hash     6e4856ced265616f
+#   content hash  7067f990a67f0ce1
+#   text hash     3afb91b89323399e
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

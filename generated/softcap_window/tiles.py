@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2dde5a8a46062035
-#   text hash     b242705574313a81
+#   content hash  6c5a3cd9ce5dca84
+#   text hash     a762fb408b4f40f9
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9cf4a5c4113292a
-#   text hash     d6706815c3b22d3d
+#   content hash  3d59ada264815f5f
+#   text hash     f8fceb2d0514570f
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7bfc442da10ddb5
-#   text hash     fd1e012d35179aa7
+#   content hash  bac7f1a664b5715b
+#   text hash     18e92478dc0572e4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

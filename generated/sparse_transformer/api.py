@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  60614804b01e9d3e
-#   text hash     154c7001c5f4f56f
+#   content hash  ffe63b6c3ed64dc8
+#   text hash     ea2be55cb5b51375
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6e13aa23c9ea16e4
-#   text hash     78dd14e5ed418e4b
+#   content hash  ca6fc39480b39a53
+#   text hash     28e63358440bd77d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a188a46d1808e8a
-#   text hash     e6ac774f14e01668
+#   content hash  0d23a780eb0e46c2
+#   text hash     718cc23ae6560484
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c565968c3c2e51e9
-#   text hash     66bed2c0add86e26
+#   content hash  98a7c012aa65825a
+#   text hash     1d1cb92c0470af4e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  05dfa27be95eb657
-#   text hash     6192512356e493e6
+#   content hash  c6e5a2f63c29696c
+#   text hash     dd2323bc2ae0d608
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e88bc468cf1e4fd3
-#   text hash     49bedbadbbd89c3a
+#   content hash  5eea976bf69e2e19
+#   text hash     81942f9ac07dc553
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  26dd853b6d126755
-#   text hash     4a86065c2ba154c3
+#   content hash  8536d3e2ceae01e6
+#   text hash     7f48d2285d751e16
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  650e5bc2e4fa8b4b
-#   text hash     56456ecd84ce0e00
+#   content hash  869b99a4bf399df6
+#   text hash     79abc2431c5eaa13
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  52c0da8fce917068
-#   text hash     f0a4a78f55f0eab7
+#   content hash  6be49162c784dacf
+#   text hash     86324e296a97f465
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  818359c7f96f2048
-#   text hash     f82a88d25b8ff4ea
+#   content hash  3c847d5c325bce3e
+#   text hash     2e442b894c3da9c3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

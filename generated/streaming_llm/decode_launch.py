@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  205852a66ff5e6cd
-#   text hash     a9ffe3993d20ed8a
+#   content hash  fccc7dcdf8bd1a23
+#   text hash     b522eba17ee6c138
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

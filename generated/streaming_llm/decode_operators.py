@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c48c37ba3cd5c8c0
-#   text hash     b1c26b3dc99b74d0
+#   content hash  59477e7597b45237
+#   text hash     997f747f9db0b25a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0c03703861012e3
-#   text hash     1e866048d67d65a1
+#   content hash  ee5506a648910dce
+#   text hash     71a2fedb0a79a1f0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  40d8a3a7a1c5d728
-#   text hash     91981efafdf8ed1a
+#   content hash  eaeffc24610d8b4a
+#   text hash     b35b8b596d2a2257
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

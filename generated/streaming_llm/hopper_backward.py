@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d195b08847e1ec1d
-#   text hash     729b1469d83335ec
+#   content hash  36884bfb3077cff6
+#   text hash     ecd7049fc935af63
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aedb224900b6be00
-#   text hash     ff9d430f04e89456
+#   content hash  2678cd0ccf95db90
+#   text hash     50882a21ebab0065
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d1222bcb8076e3f1
-#   text hash     f29abf8aaf7365b5
+#   content hash  d3c7215af5d4b687
+#   text hash     108abedf1f7ce04c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

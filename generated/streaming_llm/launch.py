@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  246a8c0bd92bc22c
-#   text hash     3c12aaecdb6774eb
+#   content hash  995bf029affc8f93
+#   text hash     5301ceaad0dcf83e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bce2671f3566a4ff
-#   text hash     0e3170f239166070
+#   content hash  ea17a7b07a621408
+#   text hash     87251b48d1a7602c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

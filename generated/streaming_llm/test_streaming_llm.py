@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7e9fd1d86a15cc70
-#   text hash     37a876f240997f52
+#   content hash  d7876a6ed6e2d36c
+#   text hash     7ffcc130ec73a53e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8a8e14c3ef4c2f47
-#   text hash     2021866e94304874
+#   content hash  26726f78f8dd110e
+#   text hash     2ba95ba9c294d988
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  800d13dfc4710bd1
-#   text hash     173992172294ef42
+#   content hash  a3e35af8ab4de86d
+#   text hash     228b6866016def10
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

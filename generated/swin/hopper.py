@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b957a92d8768b7c
-#   text hash     33b58a4940dbcd3b
+#   content hash  026a31caad2421d0
+#   text hash     96b029a8e6cc6ad9
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

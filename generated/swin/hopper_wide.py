@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a97a5b5f9d07db6
-#   text hash     6cd1e7496fa445a7
+#   content hash  a465d57f95302d9f
+#   text hash     77e4a6f06d8bbfe4
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

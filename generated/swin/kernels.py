@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d5ee907b5f037499
-#   text hash     2f971133c83f65ad
+#   content hash  8430599617c2bfe7
+#   text hash     67740fee03b9000e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

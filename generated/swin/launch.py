@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a7124d65d063123
-#   text hash     a55c0dc1d4eb5b5f
+#   content hash  d23b5d8c4e0b7e0c
+#   text hash     b1aba7ec12804d65
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b7b0788c82bd3aa5
-#   text hash     fd9f5cbfcd8362b7
+#   content hash  0b80221a1f23e5fb
+#   text hash     6d04557d75f24618
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

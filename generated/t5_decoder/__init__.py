@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c8abd254e71ac304
-#   text hash     7673b563ec949f3d
+#   content hash  3454e16de8236f0f
+#   text hash     a90b8486a40ec3b4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

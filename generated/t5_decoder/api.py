@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2aa2c05c07e4a4ce
-#   text hash     3b776303c2760c28
+#   content hash  eca0f87403fef5b7
+#   text hash     4b70b30107319fa2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

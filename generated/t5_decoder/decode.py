@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61b1994fb8ec08bc
-#   text hash     d028dabc5ed26e52
+#   content hash  4e0f5d61f8013f45
+#   text hash     5c296ff9aa3ae62c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b004f30e662ff075
-#   text hash     74b5894c96ff15d0
+#   content hash  57cb31cc854b2cf2
+#   text hash     db4ad7cb3419b821
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

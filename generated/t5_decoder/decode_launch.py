@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52b5ca16ba0a6896
-#   text hash     84985dca91a005b1
+#   content hash  b51992f6a40dc58b
+#   text hash     2f775a655af55312
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3fa55d07d34c93e5
-#   text hash     cc962010d6611463
+#   content hash  90a1ec604e434f6f
+#   text hash     289ec5677829bbe7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

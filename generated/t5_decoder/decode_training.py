@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9dc5b350f6eebcb
-#   text hash     4f225b8da4f12264
+#   content hash  537e20f0b662adf6
+#   text hash     1c704a657004bec3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  782f5052115d59fb
-#   text hash     f34622c85498d468
+#   content hash  aa7ed1ffdb6cd070
+#   text hash     724a051e301dfce8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

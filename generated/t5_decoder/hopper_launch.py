@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f290586ae3a93ca1
-#   text hash     b6100a95ce3e0ab6
+#   content hash  c2911af7459a03db
+#   text hash     4215813662e6783f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e992786b6ffab5c9
-#   text hash     16b0a660783f5eb3
+#   content hash  62b5c1523106f0b7
+#   text hash     6ac91d0ac1ec4bd9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  931adba64ee905b0
-#   text hash     ec38169e2322ac51
+#   content hash  3f65e3083644d1ac
+#   text hash     efac8c381ce93f33
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42b130bc5274a856
-#   text hash     e30ef03b72c63592
+#   content hash  6a93beb7b7b3b373
+#   text hash     1729a2e0f9b2442d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

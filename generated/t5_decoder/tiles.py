@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8d330099537b206a
-#   text hash     5ff0112e4d35a1a6
+#   content hash  f97d023525bf53bf
+#   text hash     d3891e5dec1594e2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a8a22f71343afbc0
-#   text hash     c9f06cedf25a44cc
+#   content hash  b2b7e654ea712f24
+#   text hash     5ab6a23329fb499b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6be65ff7fe38a81d
-#   text hash     d8c2509fd0574cbd
+#   content hash  eaf3e4a3ada49688
+#   text hash     327c5a376f2fea9b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

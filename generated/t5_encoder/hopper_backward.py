@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c0c979cb50dc14af
-#   text hash     6f04144e7b201ca6
+#   content hash  70a3aa00083e02dd
+#   text hash     f4ae9c430e6103e7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  85093e902a498540
-#   text hash     0f05dbefc57519eb
+#   content hash  b5274ef47de6b20e
+#   text hash     2ee10572c77d3d1a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

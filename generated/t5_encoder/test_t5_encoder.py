@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  240d41e4834fd8b3
-#   text hash     c10b554101fa2c39
+#   content hash  13adac6f66b78bfb
+#   text hash     9d790b7daa6357cf
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c87e7a0670c9d0a
-#   text hash     eb217c3f7f849923
+#   content hash  bbe31b10a47a65b1
+#   text hash     3bcf05d18f23bb44
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  549f1220f27adfb4
-#   text hash     ac2d12b002df0a8a
+#   content hash  f2af128b8e92651f
+#   text hash     593366a3189d9196
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  866e36a757d9cbc0
-#   text hash     64942f5bf3132958
+#   content hash  b707f1d7db5f5133
+#   text hash     ff7760fb4aebda90
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e31614a64470dfd
-#   text hash     e31dbc5a2c23c8b0
+#   content hash  e24dd37f828da60f
+#   text hash     9f46c31b0ea5227b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  763f7e29023d0351
-#   text hash     35f87ff25477438d
+#   content hash  9851107c213f2401
+#   text hash     aaccba0d1365b797
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

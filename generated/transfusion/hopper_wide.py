@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ed36f5db750a7149
-#   text hash     5dd26d88e50dcaca
+#   content hash  4936112a5ac31dc5
+#   text hash     fac97747b604d696
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  486b92a4733b0608
-#   text hash     7a51873d315f9229
+#   content hash  31f054fca9256dad
+#   text hash     4fd61a5ddb155906
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

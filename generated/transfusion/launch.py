@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  12ef6a2ed438cd56
-#   text hash     21df43cb7ab72366
+#   content hash  41deebb4eb9b6b41
+#   text hash     7752190aaa0f59f8
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a7c0f1b8f9c70e0
-#   text hash     5f57c3b02f0c5b94
+#   content hash  cfde921189bbda30
+#   text hash     82e26d021859d097
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ad31028120f9e0f5
-#   text hash     01605fb7c826e30b
+#   content hash  ed99bbbbd05dd5e1
+#   text hash     12797cf4a5e1ecfb
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  61af75a6b8823aad
-#   text hash     2c3ec6a3a7ad22b8
+#   content hash  bf463b00589ae0f7
+#   text hash     86fb8f50a0063ff9
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  36d0a1484a1dd6c8
-#   text hash     bc1325d59649e90b
+#   content hash  4f17991e42c75117
+#   text hash     1bd4881afdb86646
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

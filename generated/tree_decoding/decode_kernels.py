@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5a1323e95ab0f9f0
-#   text hash     70ebe7d5286b49dd
+#   content hash  5923986b1146435c
+#   text hash     039cd249e2da5e53
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1baef6dda323bfe9
-#   text hash     e762f9db572dc2e6
+#   content hash  7ff7af06c6c6bbcf
+#   text hash     f70147472b1415c4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1da8c0bec3295a0
-#   text hash     1482aba67f08f14d
+#   content hash  d1d20400ffe03f4c
+#   text hash     9aad2870b2f70dcb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ec28d26f5fd4793a
-#   text hash     635505fdfe905f41
+#   content hash  a6fc6ac496eb76f0
+#   text hash     1f1e68d35a22dff4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

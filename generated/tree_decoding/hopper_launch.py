@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e3430420c7f3611a
-#   text hash     9a9c7f6a0992570d
+#   content hash  9e831ef34aa9bd04
+#   text hash     e87a21c97a0173e6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

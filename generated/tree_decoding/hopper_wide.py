@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  34b7d7b70ab7e855
-#   text hash     a4bf057aa36db482
+#   content hash  0e472ab48cfb0bd8
+#   text hash     bf244a600869065f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fb85ddc1381648c
-#   text hash     b108aaebfc7efbab
+#   content hash  eb75e3caf34d9c6f
+#   text hash     ffcca5604dbdea22
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

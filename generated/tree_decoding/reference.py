@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a0ea7f3e4bc21d71
-#   text hash     e2f896aba7e13372
+#   content hash  773780db74689413
+#   text hash     c6002e7277775406
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9299bf66a098ca7a
-#   text hash     a838d1b484f69fab
+#   content hash  b980a4ae4f87ffd3
+#   text hash     9bc592aaeac996fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

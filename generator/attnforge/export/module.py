@@ -10,6 +10,7 @@ from ..language.exports import constants, learned, projected
 from ..language.spec import Spec
 from ..plan import storage
 from ..plan.arguments import Argument
+from ..plan.statements import names
 from ..printing import printers
 
 
@@ -69,6 +70,13 @@ class Module:
             "ranks": self.parallel and self.turned and not packed,
         }
         return tuple(name for name, wanted in asked.items() if wanted)
+
+    @property
+    def counts(self) -> dict[str, str]:
+        """The numbers of heads that defaults read, and their texts."""
+        read = names(*(constant.default for constant in self.constants))
+        known = {"heads": "num_heads", "kv_heads": self.kv_heads}
+        return {name: text for name, text in known.items() if name in read}
 
     @property
     def computes(self) -> bool:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  518ee366bc1b5d5c
-#   text hash     54f309f0469b882e
+#   content hash  0d9338456a7986d1
+#   text hash     8120f1a978012b26
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

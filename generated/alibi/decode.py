@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6035ff291e3c8911
-#   text hash     5191272296d269e6
+#   content hash  09e2dad4389a63b5
+#   text hash     f13204f740f8871d
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a9bc7ef70921ce2
-#   text hash     561f1416bbce2fa6
+#   content hash  33c37ed38e969ddd
+#   text hash     56a572fd20678caf
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  174d9bb35f0b24a7
-#   text hash     cffc37181ae08322
+#   content hash  24bcb7a987cd0cfc
+#   text hash     c015fbbe46d26f54
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f76a252a9a96c49
-#   text hash     5bf24444448c5367
+#   content hash  e05e351c66c61c7c
+#   text hash     c40f5ee8d2a2d359
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

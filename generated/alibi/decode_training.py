@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d7cd8fae55c368f4
-#   text hash     d267e3a54957020a
+#   content hash  6a6410820434c68e
+#   text hash     a2de2645092b0090
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

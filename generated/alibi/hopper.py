@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd2df396ce42928b
-#   text hash     8b2bb82227fd9831
+#   content hash  f0cd8f0035f84736
+#   text hash     f07be69d317bb4ac
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

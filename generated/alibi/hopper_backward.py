@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7b0c091263c6fdb5
-#   text hash     44690f8261d13aac
+#   content hash  aa3de2c75694ea3b
+#   text hash     d4833bcb14c3caf1
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2fd496356f544c6
-#   text hash     fd70d36ddbf3f959
+#   content hash  3aca1d3e751e5e99
+#   text hash     a92d20fba7b212d9
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  564070b2cef2581e
-#   text hash     4686b4bdad08e8ba
+#   content hash  6cb02f8867c580e8
+#   text hash     c47df739c59d3776
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

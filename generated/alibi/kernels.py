@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f8da83eb35e9d7e
-#   text hash     a9843e0f2f1f2eba
+#   content hash  2d278930420d585b
+#   text hash     8917e51bf47909bc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  630d7890881c017c
-#   text hash     b6d9725b5721b427
+#   content hash  03e170bc253ed801
+#   text hash     10cfc769b26fdb64
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e8aa7cd8c83c5cee
-#   text hash     9ca108493951ed4e
+#   content hash  b09a081a8f091036
+#   text hash     1ab4ff784136ac06
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eac1107cfaffef82
-#   text hash     817215fd5c54ce5f
+#   content hash  bab1ff63cd401f87
+#   text hash     b7d8d05ef921f348
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

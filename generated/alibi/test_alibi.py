@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7b44025b7e4a467b
-#   text hash     e4d9abcdead7c1a9
+#   content hash  eaf14ed7250ac5dc
+#   text hash     5695e892e109b0bb
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  459d99d2b7d9fc5f
-#   text hash     c02f012485a7142a
+#   content hash  f7b7074cb7e6adcd
+#   text hash     84e42aa43364f87a
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

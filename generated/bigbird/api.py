@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c0a1bdf65bfdb00b
-#   text hash     b25ae0ad9e5fed51
+#   content hash  4f0f00f99851fe5c
+#   text hash     20713bd94911a2fb
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

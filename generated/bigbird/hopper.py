@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5b6927d81338821d
-#   text hash     490e72fdcfc2d76e
+#   content hash  ffc36272064a7533
+#   text hash     dd3f451f104ff575
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1781778cfa3ce3f5
-#   text hash     465cf0092fa2b945
+#   content hash  d5e77e803add1053
+#   text hash     857d83941fffe628
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

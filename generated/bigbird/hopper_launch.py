@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e273589656d4d177
-#   text hash     5b0fb8c93d18a4f2
+#   content hash  d8cec4f51e6e4c3d
+#   text hash     dcdbb8fbaf6815b7
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

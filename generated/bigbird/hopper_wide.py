@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  be3a6a8f5e5e242a
-#   text hash     f67a02d2cc7bba50
+#   content hash  dcfda5e8e330152a
+#   text hash     25cf856b17762b88
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

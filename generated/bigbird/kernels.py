@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cfe4332a09dfe7d8
-#   text hash     142f2f7d87c0b455
+#   content hash  10eba8d9880afe66
+#   text hash     8aad07bcaf2424d3
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d6c59c9397f9ed6e
-#   text hash     e5848fc63935bc12
+#   content hash  cbc58cef5a2f5422
+#   text hash     7fc44efe610fe921
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

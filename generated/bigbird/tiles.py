@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2dccb600ca7af71e
-#   text hash     33e23e5eb12ea478
+#   content hash  9c514fb19243bac5
+#   text hash     a18f4101a3c73393
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3a102d9dea71e041
-#   text hash     3053861598905300
+#   content hash  100036a003ecb3d6
+#   text hash     00b25cb3af48936e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  640edb7ff92c3e42
-#   text hash     e084a95170527629
+#   content hash  9d9519192602a93a
+#   text hash     cf7939d5bdbe8f2f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

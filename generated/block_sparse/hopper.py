@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  749541e218a84971
-#   text hash     1b9d1b57ab65088c
+#   content hash  3aff90d221ed51a9
+#   text hash     874e6977f26f7237
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  df13151ab0533976
-#   text hash     f16090da6f50c2c7
+#   content hash  d939d6965968ce80
+#   text hash     7273f5b5e4a92685
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

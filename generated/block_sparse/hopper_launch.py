@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6c372daeb3236b28
-#   text hash     0469f7a83ddbceee
+#   content hash  c03355dcc205ccc9
+#   text hash     049b76420589be11
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  08f876c1866cec20
-#   text hash     a3a1733dbc626999
+#   content hash  dbac5092ccbd362f
+#   text hash     248f467b96931dbf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00d6c3c96ecd0855
-#   text hash     dea97a74d0dd867f
+#   content hash  2618c4489b6049ae
+#   text hash     1fcd4ce79d0b4561
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

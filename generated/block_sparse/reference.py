@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d18aab714cf2fefa
-#   text hash     279c81234186f15e
+#   content hash  e65ac39d5dc73007
+#   text hash     f3a9a91079818209
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0657abbe9c372e98
-#   text hash     386cc290ab2ad76d
+#   content hash  b40d802125702c0d
+#   text hash     013d5bb890228bf2
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

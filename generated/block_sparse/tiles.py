@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6f84bb694610d9e4
-#   text hash     616255b3709a90b8
+#   content hash  23a6b88afb31ae99
+#   text hash     6cf594d134436037
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

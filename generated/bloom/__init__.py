@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6096efcc22488fa
-#   text hash     cb6e21b26852a547
+#   content hash  b0db3aad632d4e44
+#   text hash     dd51159faa45891c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

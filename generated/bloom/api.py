@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e64ca8ce2d124b11
-#   text hash     246efdbbffd23e10
+#   content hash  2296bf6bdb55d8e5
+#   text hash     0336f3058135403b
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fc820788636bd14e
-#   text hash     e709359d392957b9
+#   content hash  4bd753d4628b32b3
+#   text hash     a8fd7993ff332e92
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  aa3048225de28961
-#   text hash     b6ee78ed53f429c8
+#   content hash  2894ee6c20050f96
+#   text hash     e805cf594a495f48
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

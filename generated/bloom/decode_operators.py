@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c61db45072743f06
-#   text hash     97fdc7a1bf4de8c3
+#   content hash  ea926b7ef6efeb5a
+#   text hash     bc5370281bd8c26c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1bd4432b3e9fb261
-#   text hash     e84dc16e899b5f5b
+#   content hash  73033f5e9f41105f
+#   text hash     cf0f5a0c7d0e2220
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

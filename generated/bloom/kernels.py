@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b9f671b029d42f96
-#   text hash     107c0cad088fc5ff
+#   content hash  4f7add7c7c63edfa
+#   text hash     9f612354b77e5dad
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

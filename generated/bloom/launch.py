@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9a6ac78097ace378
-#   text hash     bb74865eba4a42b5
+#   content hash  9b99e1327d48026d
+#   text hash     02ecd1c2adf943ab
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f424fb275169d673
-#   text hash     ce77a8cd236958d2
+#   content hash  74cdd690167bf8ff
+#   text hash     81bc3a8098a3ad28
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

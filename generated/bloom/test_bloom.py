@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dea63b2f595ec9c2
-#   text hash     a6433a188da26112
+#   content hash  6fa57e0499117f13
+#   text hash     6f4fc805786fb5a6
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

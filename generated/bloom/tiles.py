@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf5777f33c5c2108
-#   text hash     73f82b61b0bab901
+#   content hash  6676aa0d4d7746f8
+#   text hash     0071084a4490887a
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

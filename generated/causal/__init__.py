@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  588934443c6bc140
-#   text hash     12e1e36054f84a44
+#   content hash  76dbd3ebe7fa80f2
+#   text hash     6f6facee7476f0b6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

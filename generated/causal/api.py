@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d88c95f910e53c0a
-#   text hash     f9fb65d303d3b3bf
+#   content hash  919f603e636f5a88
+#   text hash     389b2fecfb36cae0
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4fe3ee1c234ac7ed
-#   text hash     cdc2f64ebaf7c656
+#   content hash  257842ab07e16fbe
+#   text hash     a0f7ca836a0dc39d
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

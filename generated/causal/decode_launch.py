@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b6adf2464a474f6
-#   text hash     ff55b21384402432
+#   content hash  3ec5d2605cd7b327
+#   text hash     798710c53a155700
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

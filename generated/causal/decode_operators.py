@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f8f15716f9260b79
-#   text hash     d96869496ee03cd7
+#   content hash  a501b08e54661059
+#   text hash     710f189c5729d1fe
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3f2d85569382168b
-#   text hash     60b58cf804c272df
+#   content hash  a50510e7f5e0822d
+#   text hash     b4955b1cee23b2ea
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  60eec977454a02ed
-#   text hash     48aecb3c6708a243
+#   content hash  9d5049df7864d930
+#   text hash     bbf0ece0ea110c5a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

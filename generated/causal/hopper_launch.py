@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  920a95e237de203e
-#   text hash     2df48a1bc7b44693
+#   content hash  cf2cc5469fd5fbdb
+#   text hash     527c00a30e12930a
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

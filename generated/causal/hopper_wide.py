@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0fbc9d0a07d499e9
-#   text hash     5ed61c7140fd29aa
+#   content hash  92ba61d657c8741d
+#   text hash     677a261561612a23
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e5b4e08ab16d9aa3
-#   text hash     94801136fa3f36ac
+#   content hash  dd330aa242d7fea9
+#   text hash     575421109c6343d5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

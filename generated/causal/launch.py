@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b58e3dbed7713640
-#   text hash     3934a990634bc88b
+#   content hash  13a0aa6700ebd2a2
+#   text hash     b0da4c5014cf0a0c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  66f0afc4788a4b48
-#   text hash     1cb5c30cbe16eceb
+#   content hash  4c477e0f093bd8b8
+#   text hash     cd81957304c0e22f
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

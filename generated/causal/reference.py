@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0483b7219977e043
-#   text hash     1221ac78628f29f2
+#   content hash  f973b3162a88d1d9
+#   text hash     c8f24138c504911a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

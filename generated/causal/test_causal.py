@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e3c93caeb85be62
-#   text hash     3de27936993dd7bb
+#   content hash  7bb71d68b5e4d3b5
+#   text hash     46880602d8a68a43
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

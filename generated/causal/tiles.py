@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  90ba1c44dbeeb863
-#   text hash     48c3293209110805
+#   content hash  865d678708c88be6
+#   text hash     7b76a4b16c942344
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

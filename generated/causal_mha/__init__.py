@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8c4b6cdcf1d1807d
-#   text hash     002f6f67ffe1ca5e
+#   content hash  0b6cd311d3b606f1
+#   text hash     43fe914df35adba7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

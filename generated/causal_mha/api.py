@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d49596c9392a91f1
-#   text hash     65da0662f65dcce3
+#   content hash  3bcd90d01049d05e
+#   text hash     7c46a96bb289d34e
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  651a9daf20d82189
-#   text hash     d2a9376eeed2940b
+#   content hash  8d3a2db5268a283b
+#   text hash     c038b95b242caa93
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  039797472a13a8a2
-#   text hash     82a3e24d2586c4bd
+#   content hash  405f0a4762f2f723
+#   text hash     c7dbfefc407306b9
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a5a379d8a2fd7667
-#   text hash     0fdec701648f151f
+#   content hash  55c7586ff0faaa2c
+#   text hash     216d440ff899fda4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

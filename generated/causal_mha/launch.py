@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  349ca017d3c7f951
-#   text hash     9131b034a9c90b8a
+#   content hash  dadb07c5a9b0a064
+#   text hash     c55bd3767e8abae1
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4e5b0bdae697a4c4
-#   text hash     217d2907b0b6b1f2
+#   content hash  31d1f7a9915b6988
+#   text hash     e46ba03279709c49
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

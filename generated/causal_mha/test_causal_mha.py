@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  40c68530600e4e01
-#   text hash     efa5c4e22c1efd45
+#   content hash  1c9b68a1d953e761
+#   text hash     a4f7760e1847aa92
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b77bd8329dfe0e07
-#   text hash     89097c7d4aa0623d
+#   content hash  ce666e3db48003ef
+#   text hash     64c253f494d82a24
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9639861353c9ed11
-#   text hash     bef3a800646fdc92
+#   content hash  f6c0e0c0a0113b43
+#   text hash     b270532a9833a5e1
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

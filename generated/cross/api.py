@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c6dc4755da71d95
-#   text hash     6e5aa2e0cc9fb294
+#   content hash  5c10e7e5fb41e42c
+#   text hash     0af6c644e32e22da
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4315b04825dfa9b0
-#   text hash     b97df4267aa1e49b
+#   content hash  754d81c62703501a
+#   text hash     7a671b12fc9f380f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

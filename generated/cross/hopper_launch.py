@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1f303d8465258063
-#   text hash     860b936d13904eaa
+#   content hash  58a06e5393904625
+#   text hash     62c0559ee34465a0
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

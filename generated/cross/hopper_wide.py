@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0e22f20fe4fa53a8
-#   text hash     05af3fe88852c1ce
+#   content hash  fc31a19244e5e662
+#   text hash     cfa8f126e236f2e9
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55d30f2ec2caa87d
-#   text hash     acfbe2ac10d92cfc
+#   content hash  7fc9da68fae69e3e
+#   text hash     4162a0f67303923f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

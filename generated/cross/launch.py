@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  664a9ea315b8391f
-#   text hash     fa133ca362dae805
+#   content hash  b026972615973cf9
+#   text hash     0bdc884c3768106b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

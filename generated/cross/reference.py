@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  13319e462139e9b7
-#   text hash     08625c1c14003bde
+#   content hash  1382233a5bb42a4d
+#   text hash     8e6e7c8e42332a68
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f9ce85939208d363
-#   text hash     56cd650fcf861dc3
+#   content hash  996a7957672e0ee6
+#   text hash     c3d6d46e652c97b4
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

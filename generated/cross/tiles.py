@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a96a85690b8977f
-#   text hash     82219c1abad8d4ad
+#   content hash  bfe863421349f646
+#   text hash     7d0feb1bb30e7bfc
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

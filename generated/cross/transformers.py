@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92ee2697da138082
-#   text hash     1b3ecde7807897e4
+#   content hash  a745e984f87fcb46
+#   text hash     80d4123209c67303
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d7c3f5ad6124d381
-#   text hash     49add4a89ed1383d
+#   content hash  0a1de481789c28d6
+#   text hash     0e25f6ae33c2b231
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  158a70cfb1dbf315
-#   text hash     2f0d9279511e0060
+#   content hash  7429b6f58287e095
+#   text hash     a3304ba6b54380a5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  704ddddd835e0dc5
-#   text hash     cb9b45b2a74b1560
+#   content hash  956bb3a218f4299a
+#   text hash     dbf895076214f5b8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  892c9b04f80b6952
-#   text hash     75eb8e2c5b5f4526
+#   content hash  9a34496ea3dae0df
+#   text hash     d225532ee497f5bf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1c2059fe907fba50
-#   text hash     461979ddb078ff4f
+#   content hash  34c7ce83e0e92141
+#   text hash     c69de56c243323de
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6bd7c285102165f1
-#   text hash     f3244b7a2f99dbde
+#   content hash  ee3e9d750a875471
+#   text hash     a5a6cbf89c47cafc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

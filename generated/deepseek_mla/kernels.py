@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  334a9a2339009e3c
-#   text hash     7d68314f4199149e
+#   content hash  8b82cd22fee30e79
+#   text hash     0988feae2222037e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

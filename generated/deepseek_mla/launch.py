@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  60c44fc51fde1594
-#   text hash     27971a33da0c49d9
+#   content hash  90d271fe4b5fb0fa
+#   text hash     caa47b21ca6fb75d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

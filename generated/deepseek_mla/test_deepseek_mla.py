@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7e027b15d7b796dc
-#   text hash     9cfe548a13f0f7fe
+#   content hash  ddf9bcfdd0f6be22
+#   text hash     9d33e48d432c24e9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

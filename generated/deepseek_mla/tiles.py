@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  442cde8ecf349d4c
-#   text hash     ca016f6a7db55b58
+#   content hash  bb786dd97c71a413
+#   text hash     05920a483affd943
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

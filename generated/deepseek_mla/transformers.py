@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d6585972b63834c4
-#   text hash     561e29597b4c53bd
+#   content hash  c1d3ef6ec15727a7
+#   text hash     41c1102ddaa57569
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b6bd75a09d96ccee
-#   text hash     5deb058c65031724
+#   content hash  c1087582edacc8b5
+#   text hash     1d4c0a2da55fca5c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aab338fc3eecebf1
-#   text hash     8aaae49fbd2fa78c
+#   content hash  d9aa97705fc339d6
+#   text hash     81d3e9c92ca649d4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

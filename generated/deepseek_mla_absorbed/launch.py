@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  30fd9d3c642b9091
-#   text hash     bd5a96a6a34fe9a6
+#   content hash  1ee524dea1e86b19
+#   text hash     41933ab2357460bb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

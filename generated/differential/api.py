@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81bc34d64ae70fe9
-#   text hash     68c573b16131b761
+#   content hash  0d54ae1e8cbe03ff
+#   text hash     ac2c1a38810a441d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

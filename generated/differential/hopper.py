@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7912338071b36731
-#   text hash     f10ddeb606bf1aed
+#   content hash  6d68e3f9257232df
+#   text hash     c09437c116bc132f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

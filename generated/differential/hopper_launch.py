@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d0d36c5d5fbc7d7
-#   text hash     92d1f8cb4b663cec
+#   content hash  f364d6457b066cca
+#   text hash     83354da1e0660d18
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5697209aabdbedc2
-#   text hash     02341e7c44163fe5
+#   content hash  7c4ecacd0a20a194
+#   text hash     dc3957b73898cc2e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e0d62070a31f7dcf
-#   text hash     d07febeddccc0fca
+#   content hash  b0679498e4c86e81
+#   text hash     a64a840231175e7d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

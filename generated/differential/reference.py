@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e1fb591be77e5451
-#   text hash     d086ca9dc4c2606f
+#   content hash  c07e8a46516ac35e
+#   text hash     d6ab006b060c4850
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

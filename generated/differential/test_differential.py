@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c193c4efe821d444
-#   text hash     789613ef6a25ba92
+#   content hash  7ce7e0daef60364e
+#   text hash     11eb747f1700e4ae
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

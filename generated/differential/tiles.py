@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c83ba559148b1367
-#   text hash     8eb8d8c10e196b17
+#   content hash  894320b249f5c8d8
+#   text hash     029e2d2ce42e3ce9
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2af6b0e9cb8d5945
-#   text hash     0602b6b8a6579227
+#   content hash  3d4e00b80e09a03e
+#   text hash     57dd7d248e89d023
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f068e8e8856bb30e
-#   text hash     eb972af377428287
+#   content hash  bb93fb7b3bc38c4d
+#   text hash     0caaa5e1ba4ae904
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

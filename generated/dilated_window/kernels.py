@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7a29255092a9c35e
-#   text hash     c7a9402659206d70
+#   content hash  fbf64a9813837f6b
+#   text hash     df9d67fceb25a861
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

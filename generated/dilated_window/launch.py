@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f741f57e4a82d8ea
-#   text hash     6bf9731a8aafb561
+#   content hash  5481b5abdb514b73
+#   text hash     74f394b016172b68
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

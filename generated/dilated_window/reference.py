@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  82cbab3f84488497
-#   text hash     c986ac83f241f3d7
+#   content hash  8bf2c567ce8a721b
+#   text hash     9e0166fbd0b8cc59
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

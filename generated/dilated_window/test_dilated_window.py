@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cee4b145ccd53852
-#   text hash     ec30037532a367a0
+#   content hash  a23d0c9e6a78356c
+#   text hash     e403ffccaf93849c
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d712c9c9053ffd7f
-#   text hash     d9b432da6b7a0e7c
+#   content hash  28433d964e75c13a
+#   text hash     0150917380e9be98
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

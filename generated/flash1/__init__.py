@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fda98826fc0d3f5f
-#   text hash     21e3d1d839e2ad68
+#   content hash  8cb669aeaedf9d45
+#   text hash     a66d2915761a0d72
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

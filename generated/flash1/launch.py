@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dc8c2e94cab84c9
-#   text hash     5dc06ab9f7876759
+#   content hash  d44fdcb0c4867b35
+#   text hash     ba06574410c5d21a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b6c7c71edfaade4e
-#   text hash     1d154b45491af83d
+#   content hash  d783c1916056524a
+#   text hash     083e3f0d04af1a88
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b934e7b2b3a481e5
-#   text hash     111a8511aa6ec891
+#   content hash  1bad91bb18ff1b14
+#   text hash     9fde3af05be3780d
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  58a1fc55fb2bc8d3
-#   text hash     f686339c28cb22fb
+#   content hash  bd7d47a23cf6bf8a
+#   text hash     45eb96cb55780878
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b7d0d25a08c7e874
-#   text hash     ada639a0b57f8f78
+#   content hash  eac376cc0124432f
+#   text hash     0b3adfc757432052
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7a9942cae835ed21
-#   text hash     bdb0f49f52c15002
+#   content hash  35d20f8d978c8c5d
+#   text hash     566844d09997abc6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  cf7f3500edc71dda
-#   text hash     3763436030de8b6e
+#   content hash  70e6fa0d31d2af53
+#   text hash     ed20b59dc5b3f20b
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -726,13 +726,19 @@ def multiprocessors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def pair_rows(x, q, k):
+def has_tiles(x, q, k):
+    """Whether tiles of such a tensor can be copied: of 16-bit values, as wider ones find no room, for each query and key.
+
+    A value that all queries or keys share would have to be expanded in memory first.
+    """
+    return x.element_size() == 2 and x.shape[-2:] == (q.shape[1], k.shape[1])
+
+
+def pair_rows(x):
     """A tensor with values for pairs as one with four axes from which tiles can be read, a copy if necessary.
 
-    It has a row for each query and a column for each key, even if they are all the same. Along axes of batch entries
-    and heads whose entries are all the same, one is left.
+    Along axes of batch entries and heads whose entries are all the same, one is left.
     """
-    x = x.expand(*x.shape[:-2], q.shape[1], k.shape[1])
     for axis, step in enumerate(x.stride()[:-2]):
         x = x if step else x.narrow(axis, 0, 1)
     x = x[(None,) * (4 - x.dim())]

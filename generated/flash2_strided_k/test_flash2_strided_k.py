@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  03e38602387f561c
-#   text hash     e8331b93612b39d0
+#   content hash  031bf0b941f826b7
+#   text hash     2ed6fbb9d47f599d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

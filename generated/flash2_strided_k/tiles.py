@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ee9bf6292e706167
-#   text hash     5c674c52d32ec41d
+#   content hash  4cedda60619be81a
+#   text hash     20fd669dd81cf841
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e3da7e1d16fa61f
-#   text hash     9d59b14783303d40
+#   content hash  77a34048e9837e68
+#   text hash     ef91635d84d92862
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

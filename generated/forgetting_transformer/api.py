@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f801179e67edd29d
-#   text hash     78e2b0fa743b2261
+#   content hash  6f8d9a24fffec62e
+#   text hash     57f133e37cae8204
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2922de033a84eb2b
-#   text hash     0c65522c99c47bbc
+#   content hash  d2e5ca81ea5af704
+#   text hash     e9a1a171b6d1635c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a78fb499e0e322c7
-#   text hash     19e531991b0f904a
+#   content hash  e75d2b4d2decca13
+#   text hash     a482ab9fb0a617dc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

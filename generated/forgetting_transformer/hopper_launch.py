@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9fe2926f01c5e80b
-#   text hash     d989459be0160d46
+#   content hash  727b0cb8a60c3a3b
+#   text hash     80a5108bcae72783
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bf3ea5394aeffcda
-#   text hash     1623f41babc572d2
+#   content hash  34aed68417c41545
+#   text hash     b627e9cfa589ec34
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4433e518b83a39d
-#   text hash     4752cbbc7a456d85
+#   content hash  fb5e0de0fa1aa81d
+#   text hash     e5183ef4ca4eec0e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  017c0b7e172333cc
-#   text hash     aaad35d856a89b3e
+#   content hash  78cd8007ea71e9d9
+#   text hash     c7c5f03050fbde95
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

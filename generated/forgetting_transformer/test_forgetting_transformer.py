@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b980bcf9aeb78da9
-#   text hash     ea7ed4a9e5520ec2
+#   content hash  179eccca08a72262
+#   text hash     204a9c32c6c94462
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6b578bd062012beb
-#   text hash     c326bc49fe2420fd
+#   content hash  d5dfb9a199cd949d
+#   text hash     42c714d97daeb7ee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7baba1d7ec0a227
-#   text hash     9417f481490364db
+#   content hash  0a38be69c62e509f
+#   text hash     daf50622b88e854b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

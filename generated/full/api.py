@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2db2beef35a12fe1
-#   text hash     fae550be041560a1
+#   content hash  c5e9972aee58d01a
+#   text hash     524d0726768c686f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

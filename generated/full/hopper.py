@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  87831c1ded6e2dbe
-#   text hash     8e204967a855efe4
+#   content hash  5ff9ce7b3261071c
+#   text hash     10336596dcfb8d6d
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

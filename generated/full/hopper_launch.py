@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d1d5df681de2588
-#   text hash     0f91bfd38559d4ba
+#   content hash  cd8debf7df48a402
+#   text hash     b8039d5ebee5c0b2
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  916884fc7ba3c571
-#   text hash     ddac1986b99ce60a
+#   content hash  07eebd8889fe7b49
+#   text hash     ac82cd3207f73166
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0448425d8b93fd96
-#   text hash     e749e956faf1f2c6
+#   content hash  498695181ffbe5fe
+#   text hash     0b3f27ebc58c976e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

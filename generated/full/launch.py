@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  095327d8e0720498
-#   text hash     ed2a1ff4240f749f
+#   content hash  e67b22fccdc3e1f2
+#   text hash     9ce19a00c1d3c039
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

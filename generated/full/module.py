@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  77cee53a54003868
-#   text hash     72cb3c122b3bd554
+#   content hash  18d43e5bccc66677
+#   text hash     ac0948e54a1069c9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e6f26aa850a6a39b
-#   text hash     90d6484bd4018b4c
+#   content hash  60ad0269f41f0f2a
+#   text hash     b4fb4ad966994dbd
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cd0475a5fdb16411
-#   text hash     c280d90991e58303
+#   content hash  e475acdd735b5dd5
+#   text hash     359beac55b0877c2
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

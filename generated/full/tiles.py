@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2796e1864fc14d9f
-#   text hash     1376ff02a494f8bd
+#   content hash  ac48cf5807f20cca
+#   text hash     bb7b4cba9b28c64f
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

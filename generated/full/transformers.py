@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  baaa4937ba14b7ce
-#   text hash     55523a0e12b5cba9
+#   content hash  20f153411c380ce1
+#   text hash     ef7a8dce4b1a9123
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

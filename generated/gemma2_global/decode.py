@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a54b5f2c4975e902
-#   text hash     4473928dc4332a55
+#   content hash  10d4b8976f5ecee2
+#   text hash     bc3220515cb6eb26
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

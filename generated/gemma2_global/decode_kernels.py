@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  45957a992e698780
-#   text hash     2aabb9d178fb5bd2
+#   content hash  33f31e92cf05a75e
+#   text hash     62fdcea17cdd5406
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

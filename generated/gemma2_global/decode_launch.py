@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  09c0b2e108e2df52
-#   text hash     b0a3861380414bca
+#   content hash  1c17e6053b65bad0
+#   text hash     ebc7297871812d62
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

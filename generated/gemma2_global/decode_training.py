@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  07a580bd87a5060a
-#   text hash     c157b6b1021b58b1
+#   content hash  6f0ef0fa5ea1d8ec
+#   text hash     df0ac6276ce76541
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

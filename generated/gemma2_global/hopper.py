@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee58d3139cc845af
-#   text hash     a6bad366c56489d2
+#   content hash  24aff8777113ee66
+#   text hash     a6301757b5fe7ac1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

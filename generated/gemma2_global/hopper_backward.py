@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a23770e1f5c58115
-#   text hash     5fff0a7db4c0ae6d
+#   content hash  902307cfec6b92c2
+#   text hash     3dfe15838ba49db7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9a6039a4bea74bfa
-#   text hash     38477625a691360e
+#   content hash  0a31f163149c6792
+#   text hash     65fd1c56963db01e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

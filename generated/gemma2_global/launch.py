@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5277c697b093a075
-#   text hash     3cc5b9d10c41a278
+#   content hash  b017f451dfe030af
+#   text hash     b4a5ec5c37fdf030
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

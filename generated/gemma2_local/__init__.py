@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7ed1fe732b11048d
-#   text hash     84f1f69112859dfb
+#   content hash  cc1ddf7932626ebe
+#   text hash     09fdec0ed0fd1718
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

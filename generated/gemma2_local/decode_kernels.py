@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee29cf6876b50e52
-#   text hash     ecb5a4a78258821e
+#   content hash  0a594dacbff6e9ad
+#   text hash     e06cace8f48b725a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

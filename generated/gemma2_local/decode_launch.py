@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aecb32a6d221a00a
-#   text hash     f50f5a319b0c085b
+#   content hash  90e0225f1decc29e
+#   text hash     b92b1814b1d2f2f3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

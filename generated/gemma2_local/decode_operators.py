@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aaaebfe6377b2cc1
-#   text hash     13ba426e61f8b2d9
+#   content hash  6cb345de7e83d64f
+#   text hash     f59a01d60975ca74
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  871da5fe82f3abd3
-#   text hash     f32bd9d883f5c56b
+#   content hash  3513f3db49535636
+#   text hash     15409cf4870ac0b6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

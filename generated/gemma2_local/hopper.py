@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  452fe685b18e4a5b
-#   text hash     9ab0d8fa4627dc6c
+#   content hash  c2cc8150cadd178d
+#   text hash     152ede1beae2078f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

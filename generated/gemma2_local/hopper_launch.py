@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c06a2627d522b644
-#   text hash     a1f7395560a027da
+#   content hash  94ff044f18f60721
+#   text hash     c8e4ccfaa9d548ee
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f75b8ec19efe4ebc
-#   text hash     433fd529ae8b8384
+#   content hash  22b4418f3bf9147f
+#   text hash     df91e73d605e40bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

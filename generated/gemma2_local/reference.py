@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eb47b92fb52e4b91
-#   text hash     bb6d20fb3105b22e
+#   content hash  23d843f0e72628a3
+#   text hash     9f0537be7eedb4da
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

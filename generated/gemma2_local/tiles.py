@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88712910f79fba81
-#   text hash     1c6178595d736a0e
+#   content hash  7d3fc5dfa742407c
+#   text hash     300c7417d1be7942
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  819004d6df81decf
-#   text hash     163f9d0218387ee2
+#   content hash  b53fdbff37c41f99
+#   text hash     6e93f6a530e80238
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d75ae3a8e2db0153
-#   text hash     b1f4480b27dc2eb4
+#   content hash  c3c4aa9191f47574
+#   text hash     9463a15c5e19a942
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3da4d0d4d4df6540
-#   text hash     b431c6a65d2d1c70
+#   content hash  a7d3a9f50640c151
+#   text hash     44657e3938d6e5d2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7f551809acd81746
-#   text hash     0efe11ea8bdcaff1
+#   content hash  56dfee1a02328b62
+#   text hash     512ef16393b6c2a3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0ec248c14a8e361a
-#   text hash     9e98747175b78fc4
+#   content hash  4bd9c97b98943b98
+#   text hash     0a8b6988720f9499
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  97a273fe0e700ed2
-#   text hash     7537aab66b1ebe16
+#   content hash  ef7b00f1337a2697
+#   text hash     448141efde850cab
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f83266c42152ee8d
-#   text hash     1cd40e4c44a9ccbc
+#   content hash  8b466781dfda8da9
+#   text hash     28903adb8a1d885b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a0c8ab350c8c22a
-#   text hash     ff0433e545db547c
+#   content hash  c7570314c3a0911b
+#   text hash     71137e6911b8af56
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cca8b40c81c536de
-#   text hash     9a4b9760a7879013
+#   content hash  69a3d7e15851ae2a
+#   text hash     92d145f82ae79470
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

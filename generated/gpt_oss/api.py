@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9d33355d7aa968da
-#   text hash     f6892d6968de61cf
+#   content hash  0511bb4688680975
+#   text hash     6f516fad0a153e39
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e147262f560a86dd
-#   text hash     898032424caebbc4
+#   content hash  74cfcecd16fb55da
+#   text hash     66ca2006966a0b4e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

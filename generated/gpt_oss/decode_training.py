@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7c76a946da6edc9e
-#   text hash     17352824e103bed7
+#   content hash  cfeb56ea2ee4160d
+#   text hash     13454b7574e50901
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

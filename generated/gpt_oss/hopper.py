@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  78b6a711ac1765d4
-#   text hash     e3e545fc5aea067b
+#   content hash  e63e20a4d9869c7e
+#   text hash     e40bdb0c93f70f67
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

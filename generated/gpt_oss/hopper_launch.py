@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cccba18cc1d1ede9
-#   text hash     42a49461b17bf284
+#   content hash  d3739c7903878389
+#   text hash     ca8785ad3cdb33e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8345c1cda9f433e9
-#   text hash     112b778bbe49cf55
+#   content hash  a7ab051f8baa8521
+#   text hash     bf7445baace15cbd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  038c91b86b8ff167
-#   text hash     48e6d3f6f2ec25b8
+#   content hash  65f18da18e67c3b1
+#   text hash     3053b4e21a2680cd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0604bf2372bcd590
-#   text hash     04a5185cbcf88fd2
+#   content hash  6ac5293bd77dc828
+#   text hash     c19a81ac370a22f8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea9fa2d8424d8ddf
-#   text hash     cfb751e924642188
+#   content hash  8b62681bb43e3077
+#   text hash     019797b150a7a275
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

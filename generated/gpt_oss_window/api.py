@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ee9d5dfc056b3c99
-#   text hash     54dec98d1f053955
+#   content hash  10df7a13616d1594
+#   text hash     843a7a014bab8636
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

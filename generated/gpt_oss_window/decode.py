@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a56c6eed48ab5f5f
-#   text hash     b7a7ea0f94f45034
+#   content hash  fe6db1a7ae1be475
+#   text hash     3b28f61bf3ab3121
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7d31d632f918f2df
-#   text hash     ce1afd37066207c4
+#   content hash  1e19576c1dde9e60
+#   text hash     dd88cb46695efa47
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1533523046286fe3
-#   text hash     c8d4dab6c95ed8d9
+#   content hash  a692a71ea14b5a6d
+#   text hash     0997884775900690
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  997cc902ce00f85a
-#   text hash     d551f8ef8d9721e4
+#   content hash  00051f26ffdabfd4
+#   text hash     41c1c03ac9ee85e6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

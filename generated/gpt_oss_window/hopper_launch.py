@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7359460057440579
-#   text hash     7a2f90ee286b74cf
+#   content hash  13679489e47751f7
+#   text hash     0c19d728cab7dbe8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bbea21a2fd8510ad
-#   text hash     2068a3cefd18b286
+#   content hash  f042ebe90add038a
+#   text hash     ef3796c5e3e1385a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

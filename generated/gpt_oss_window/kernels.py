@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e5eb5c2dfcf96506
-#   text hash     d2b32e5de9944c43
+#   content hash  a6cd23e0f386f877
+#   text hash     a6d27acafab9e414
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bf5462375ec696ff
-#   text hash     3e59bb399ecfb1e0
+#   content hash  405132b1c42df291
+#   text hash     ce7a62537e54923d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b84116a9133debcf
-#   text hash     89ea780493fd5f05
+#   content hash  8f39f17e9feb06b5
+#   text hash     e60ccfc3fd84146b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a1fc237a5ed3b0a
-#   text hash     fa58e7d5c0b46b98
+#   content hash  9a2cf0c49b1c6f67
+#   text hash     739bf9443b4f14f9
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e2c72ab4a0f1246b
-#   text hash     57b2495ba323c56d
+#   content hash  8edd39d21fea0533
+#   text hash     a34be1aa8856b21e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

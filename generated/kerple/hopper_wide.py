@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb9109c4d95f32bb
-#   text hash     0fd236597f37ca08
+#   content hash  cec26453e62ab246
+#   text hash     9a02683632d6165a
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

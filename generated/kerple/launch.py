@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dda4d3a759a13c85
-#   text hash     c8061612bb460a24
+#   content hash  5054bb7dbdcd004c
+#   text hash     3ae37be73897f3f3
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

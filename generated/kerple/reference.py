@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  886c009fb5fe0e88
-#   text hash     7a35613cb35af9c9
+#   content hash  6d8959199c0d7d95
+#   text hash     b92b8c7c5a18ff6f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

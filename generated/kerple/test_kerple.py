@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7f8f42f5c8b1558
-#   text hash     60440a2cf6e7c722
+#   content hash  1c73ad18a2c7bb22
+#   text hash     2b10d190d901aaa8
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

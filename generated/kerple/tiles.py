@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  65f7c7376b88a293
-#   text hash     a7f4c0ee7124a212
+#   content hash  32bca89088a581e1
+#   text hash     cbf027c2cfae6921
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

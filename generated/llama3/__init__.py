@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  39dd2c4e7277b2a2
-#   text hash     5dd28833d76d0b2b
+#   content hash  e25bfdeff5d4421a
+#   text hash     ad84b89941522d8f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  271d45e4d52f5063
-#   text hash     d7b675e1dda36a6b
+#   content hash  0a9832fadf4cee05
+#   text hash     948c9320530a40b7
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  02ad843d0b9793a0
-#   text hash     b9d3a4f35e98f364
+#   content hash  ac1e52b2f90662b2
+#   text hash     76f831527a87468b
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

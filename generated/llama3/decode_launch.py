@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf3c460f2c22aeba
-#   text hash     dacdaca8f9b87d53
+#   content hash  e3de8877f2c9b745
+#   text hash     d2707dcc438b0239
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

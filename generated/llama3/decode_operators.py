@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13f6ca8f256b071d
-#   text hash     47b042a0238f93ca
+#   content hash  560c577acf29dd38
+#   text hash     beb915f3bfebf6c9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

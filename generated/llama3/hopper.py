@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21e964b352387734
-#   text hash     57bd41582ed0c060
+#   content hash  6c9a771e359aab18
+#   text hash     6ee099c6925cb4ca
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

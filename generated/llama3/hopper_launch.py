@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0bd9def81c24f459
-#   text hash     a8b86f1afa8d7d9f
+#   content hash  4ff2875a317c651d
+#   text hash     a9ca0534a6217840
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

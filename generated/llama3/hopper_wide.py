@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3fd07211c77ff594
-#   text hash     0fe7b04df9e593f5
+#   content hash  09ba7bb84951b239
+#   text hash     514a5a97489663e0
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

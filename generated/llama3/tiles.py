@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b9a088fa1228afbb
-#   text hash     4de076fed9518770
+#   content hash  1b194fb4b5cbdb5b
+#   text hash     ac65eebb03b7e22b
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

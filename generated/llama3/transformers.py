@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  773c7010e9a116c4
-#   text hash     ee7450c00956aaaa
+#   content hash  de9b131dc06d9b2a
+#   text hash     e6435026646a1514
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

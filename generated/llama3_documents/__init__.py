@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d669296e7203f64
-#   text hash     51757e32a069bacc
+#   content hash  9cbcfb81546d92ed
+#   text hash     e97cdb9ff2c544bf
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

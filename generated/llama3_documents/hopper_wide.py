@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  219bad920d99bbb0
-#   text hash     e422700b2f2fbfd7
+#   content hash  245392e19f607a44
+#   text hash     0af5e30dfb059811
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  76e863a6b93c651a
-#   text hash     33bab38dc3903d05
+#   content hash  624635cb1c071a33
+#   text hash     ec6e00426cf2d1a1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

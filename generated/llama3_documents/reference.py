@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f32131385b332504
-#   text hash     e56b291f12825920
+#   content hash  4c1030a3015efd86
+#   text hash     4e53acfe8e7fd562
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

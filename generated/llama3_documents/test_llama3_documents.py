@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  94aded56a4d36567
-#   text hash     42915d9c3290ba16
+#   content hash  bd1ced61d34e5702
+#   text hash     c5e1bcc6233ca660
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

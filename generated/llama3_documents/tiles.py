@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23eee10cce97d8b0
-#   text hash     1e804b5d03801fb2
+#   content hash  460898456b5794d2
+#   text hash     29dc387fe4a921f2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

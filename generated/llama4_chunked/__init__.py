@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e7bdfebf7a9b075d
-#   text hash     0d610da07f73b03e
+#   content hash  7a2145560c5f7981
+#   text hash     35cab068d371692c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

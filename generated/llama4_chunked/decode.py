@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26a99bd00c4bd95f
-#   text hash     da4d824ebe90a9a0
+#   content hash  f94d47ec9488d524
+#   text hash     8bf4deba847bbef2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

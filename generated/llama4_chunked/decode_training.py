@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f260fa5153a2c1a0
-#   text hash     54f2791f865163db
+#   content hash  f79b142fe674fc06
+#   text hash     0bd7b40cee25300d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

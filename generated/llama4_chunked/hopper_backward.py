@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f11f2bcbabaf18f8
-#   text hash     cabb30571b35f314
+#   content hash  d4e9e10351e32734
+#   text hash     07e7f3fea701e4f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  439756bc58b6529b
-#   text hash     0ac5a77b9d8417e4
+#   content hash  96fa07bc0021c2ff
+#   text hash     18d1fa6ad37944e8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

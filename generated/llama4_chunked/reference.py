@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3e9d2d37f5bf717
-#   text hash     db44438a8f5493e7
+#   content hash  7bcf9d15cea3cf78
+#   text hash     f63161a34d1f4f2b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

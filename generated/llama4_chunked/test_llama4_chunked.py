@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e661017ccd5bb7df
-#   text hash     8b99b75785ed1f45
+#   content hash  4808101bf7c3c60f
+#   text hash     1cb5b7cf2cfd5f30
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

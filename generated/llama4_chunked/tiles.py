@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8223f9cfc9c8b7b9
-#   text hash     7a3c3711f67c8502
+#   content hash  c9a655fbce631be0
+#   text hash     92b7bfa40489cd7a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e034c5cdb3008662
-#   text hash     ba7961065a580782
+#   content hash  e8f7ac38109ead2e
+#   text hash     b7d5cdab595d0e5f
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  95b9d8483790c9f4
-#   text hash     2e42a3d897efdf95
+#   content hash  f61f44da771d461e
+#   text hash     c47069aceb111c05
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  59b4b09ce3772213
-#   text hash     ae5b702c5d2751dd
+#   content hash  ba8beeb9dee1e1e3
+#   text hash     1daf36976a036a7e
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dc04035f87c285cf
-#   text hash     a35f64b4377eaaa8
+#   content hash  75ad0e6cf7b7dd19
+#   text hash     95f89d9fa5c594cf
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

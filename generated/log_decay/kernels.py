@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  07dcfa01b8586e74
-#   text hash     78e9fd99782c7c3e
+#   content hash  6d01ae20e5317947
+#   text hash     9bdd025431b39e7c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  de12fa4fb1fb44ed
-#   text hash     d649f0879be068b1
+#   content hash  e60fee52b413ddfa
+#   text hash     1bc3076f0282cd5d
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dfaec69c9871f4f2
-#   text hash     5e49ff249036f5b3
+#   content hash  17af07217dfdeb47
+#   text hash     5c46b4f2107e34e7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a226bf6afde632fb
-#   text hash     be57ec7385a2c25a
+#   content hash  1a52e1e72da366ff
+#   text hash     93fe4276a12ea0b5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

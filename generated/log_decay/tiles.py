@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  296b32e939ec235b
-#   text hash     dbdadd55ed586a92
+#   content hash  52c95b899a66866d
+#   text hash     7ffc0821ed445883
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

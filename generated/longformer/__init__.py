@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  141506a424d8af41
-#   text hash     f6c7b702fe37b060
+#   content hash  c8cafd24b56dc933
+#   text hash     df482f43180c57f5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fc14f53c38b0fa7d
-#   text hash     3b73bb5c5ec8a05e
+#   content hash  e45c75dbf8478952
+#   text hash     319349630b9156c3
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c6efb8ce2368b639
-#   text hash     0b5df8ca4dc907cc
+#   content hash  f4ceff712a8afce0
+#   text hash     024abd00050b0539
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  22e90e922b3e63c4
-#   text hash     e54185eda7d35118
+#   content hash  a464cfcca8568c41
+#   text hash     678af690dd36779e
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

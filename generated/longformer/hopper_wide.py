@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  da5500f347973d12
-#   text hash     e531d93a05c7e671
+#   content hash  1a92440279e2c319
+#   text hash     ef45277a6009ddd6
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  710505117195af39
-#   text hash     2e71914d70978861
+#   content hash  0e30bcd658aa1082
+#   text hash     91d4c43fe885af01
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e1c0c7fabe42ca14
-#   text hash     bf742e888325f5b4
+#   content hash  6003baa3003154ce
+#   text hash     b99a04f1fe43c52c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7e20ae4f298d598f
-#   text hash     29da21a8f15b2548
+#   content hash  fcb55eabcccc7d5b
+#   text hash     225d1d11f46b7273
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  35f5bd223ff79edc
-#   text hash     3a0ca0e7f0ea063a
+#   content hash  d5df7e86c099b1a4
+#   text hash     c4e669a56cb8ab33
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

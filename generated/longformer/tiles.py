@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dfc0483ec4211c70
-#   text hash     476d61321ff8febe
+#   content hash  5fc69081d660b59e
+#   text hash     11ba297bb6e46b8b
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cf5d17183e900f79
-#   text hash     2962c94ec4595a75
+#   content hash  b0ba11514734b09c
+#   text hash     e76d402bc61ab6dd
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

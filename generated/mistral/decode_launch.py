@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  de012a69f1d4065c
-#   text hash     1577f4bf2c1b35e7
+#   content hash  d735679931cceea1
+#   text hash     1e46e20166a27cc2
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

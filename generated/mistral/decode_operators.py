@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  749b4ec1cd066efd
-#   text hash     d4400f86f8610d89
+#   content hash  861a03945c0bfb66
+#   text hash     df2ec235bb0507da
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6a37019c1a9b5748
-#   text hash     7d40799b3fcd2144
+#   content hash  ccb54e24e8aeb061
+#   text hash     203c2ad057ef4e66
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  136ae07e29a46334
-#   text hash     e4e6da1d586fc863
+#   content hash  db707f4f90225a78
+#   text hash     7fab73e08bee839d
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8ece5c36cf7fa1a1
-#   text hash     fc5170d3630ecd6b
+#   content hash  2ab80a73add62f57
+#   text hash     69a2dfaabdeb04fc
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

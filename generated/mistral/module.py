@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2c7b4cbdbecf2870
-#   text hash     24805dee9248caf7
+#   content hash  384343712885ff88
+#   text hash     d9db216edb59d3a6
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

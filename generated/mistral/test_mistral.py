@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d1a95c54a146ca21
-#   text hash     43b3dadd997af6de
+#   content hash  f6a4415e68aace99
+#   text hash     e3bb405e2c4a15f8
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f623d9d77e0cb153
-#   text hash     a44f2e3e921354cb
+#   content hash  e44c865f75968bc8
+#   text hash     16ffa1d80207987b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cb47bdb6e2f66e2e
-#   text hash     ebd57c50381607a3
+#   content hash  d429cb78f976ac69
+#   text hash     114cb736c9865371
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e460d4ed7be3316
-#   text hash     0efca322895793ed
+#   content hash  1329cb2d83c58eeb
+#   text hash     4712cc9bf0d7285e
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9cef413d909585de
-#   text hash     6e6a569536f57196
+#   content hash  688da5cc3f99174f
+#   text hash     9f9e8fbf58bd8584
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be67d9398d56f519
-#   text hash     4be4af820d39e999
+#   content hash  c7ea4f2183aec9ec
+#   text hash     05234ab0bc2510fc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  83b4b7d42b713f66
-#   text hash     c5246480717d3e9b
+#   content hash  9bac8a999d36fb5d
+#   text hash     995c1336d44c9793
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

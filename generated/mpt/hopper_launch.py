@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ccbb4d99c43df358
-#   text hash     1a7054afddeba1dd
+#   content hash  0e4f46daaef84cf7
+#   text hash     065b6f27a34c41e2
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

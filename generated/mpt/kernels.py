@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a69a53867d09ee9b
-#   text hash     68075b9c73bd6854
+#   content hash  23aa708721e75713
+#   text hash     847d84a51f582217
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

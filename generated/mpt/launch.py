@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e7a1448eda2de594
-#   text hash     72a3ffe4f449137a
+#   content hash  a33030432d1d1348
+#   text hash     0c5224df1793734d
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  770b197032f2f3e4
-#   text hash     51c9939fb8b37b25
+#   content hash  ebe5b3ef08293b05
+#   text hash     79af823d294841a1
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e36dd26065c91f19
-#   text hash     36a1aea46ddce852
+#   content hash  917a18dc7fc88d3f
+#   text hash     cc44f789660faeed
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

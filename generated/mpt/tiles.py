@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a09ebc32ab797c0b
-#   text hash     d4301569560b6988
+#   content hash  7191c99f8cc5fe39
+#   text hash     94f18f71953de9b4
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

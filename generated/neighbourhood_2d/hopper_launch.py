@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ac3d5d67b6ec5704
-#   text hash     532b1b7a4ec9b23d
+#   content hash  51769853d675f36b
+#   text hash     bd6585c02c4a49d2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  77efd6bf6e5486f0
-#   text hash     eb64ef1ad74a5130
+#   content hash  1c15379a930f7559
+#   text hash     8424a92a16569f70
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

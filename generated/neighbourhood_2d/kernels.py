@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f5aa5ae103ed5efb
-#   text hash     440a7e415e31a9c2
+#   content hash  7e2887bc9650ae8b
+#   text hash     bb1c05ae603db7c4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fb4e7d814c8402aa
-#   text hash     e7469ac42b69c673
+#   content hash  095b6568ab4b6c09
+#   text hash     4db79ccc0c2806be
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3b9f8cc7bbec316e
-#   text hash     f025ac2631dcea94
+#   content hash  de89453fa71a31a0
+#   text hash     c08c46e81f499fd0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

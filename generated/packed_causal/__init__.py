@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e4da9c650db5caca
-#   text hash     38082bf05a4a1e9d
+#   content hash  adb10841be89428c
+#   text hash     03f6e6297555cb23
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  385085b6248688eb
-#   text hash     b8294ebca8afe2e4
+#   content hash  7a96cb828b9a433a
+#   text hash     0ae0742289f5a25c
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

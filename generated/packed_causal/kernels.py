@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eee3c3ce259e43ee
-#   text hash     8f1a60e024afbd4f
+#   content hash  80afb394b66b0913
+#   text hash     0b0811118aae2a4d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

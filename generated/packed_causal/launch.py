@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8ae96dc29f009385
-#   text hash     481a6d1728473284
+#   content hash  0a1304b5d868878c
+#   text hash     365a8b8bd2ef1ed3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

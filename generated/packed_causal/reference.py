@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  11de08283fd817a5
-#   text hash     688fb7bd6fdbd17c
+#   content hash  f46868fdfda03e32
+#   text hash     83d39dc7fbb6c12e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d14f45d19692f485
-#   text hash     597ab064f82bd0c1
+#   content hash  6e3de3477fcc914c
+#   text hash     ced62e64db8c58ed
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

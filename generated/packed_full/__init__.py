@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  68145faada9d6d19
-#   text hash     2c2014e4378a64f4
+#   content hash  34cfc327df26383e
+#   text hash     e1713082fe8c69f3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9871d0cede88cda
-#   text hash     f4c9b155f48d2669
+#   content hash  8bdc08366fa954b5
+#   text hash     845eed5d44d8ca36
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5ab4d619613e35d0
-#   text hash     e5b5d1bb4ce91c96
+#   content hash  1a6ce3f345a6a4d6
+#   text hash     7d8934ca75abf5eb
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9cb024cdeae7f5ee
-#   text hash     584f4f9b102909b0
+#   content hash  16abbe7b0abfd6af
+#   text hash     e7345310468a92bd
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

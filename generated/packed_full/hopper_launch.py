@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40d186b263942181
-#   text hash     42d05b37d151602c
+#   content hash  b2a71ecf626bfe50
+#   text hash     c5477a636445d755
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  504bb02b3f7168d5
-#   text hash     f85cb0c70c48930f
+#   content hash  1f0fccb10a68f3ef
+#   text hash     a6f0367501a200e0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e10c56d52775b9aa
-#   text hash     414faec3cc0eead5
+#   content hash  785617f706defe3c
+#   text hash     8de1118c90cdff81
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

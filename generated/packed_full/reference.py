@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  21e3f7f919479c64
-#   text hash     428511b76ddfe021
+#   content hash  88691e1ea679e98c
+#   text hash     866dcf5a09809d4c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5fd52c13ddc936ab
-#   text hash     0525cfcf4daaaf12
+#   content hash  a27c7c107521a242
+#   text hash     50f4e866ad02b3b4
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

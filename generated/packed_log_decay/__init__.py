@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  68d9eac2d3c86170
-#   text hash     dff0ddd1b261843e
+#   content hash  df57583bd8d7ecbd
+#   text hash     1c3016b1faa4e3b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  934e3fd763f3c99e
-#   text hash     e4941387a2cbd5a0
+#   content hash  7d4b9b34bfd6ea9f
+#   text hash     d0121c2dce86e32a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  483ab235c1d60054
-#   text hash     09478281c49cb3fe
+#   content hash  c9d6a1b498b74d2a
+#   text hash     60ce9b9bb78bbf71
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  00b088a8ed4b4610
-#   text hash     b761ffda8717dd8d
+#   content hash  81c934454103cdf4
+#   text hash     b3807ca2c7e73690
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

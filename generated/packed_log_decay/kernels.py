@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2f385c63173eb5c
-#   text hash     c161720aa410774a
+#   content hash  bac5dc7c8395aa62
+#   text hash     f490ce8ca1c2a3eb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5a8870ed60bb319
-#   text hash     1f0521edcb60cab9
+#   content hash  a3f336f7f2e52c2e
+#   text hash     3a0eb0b38c6717af
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a017125d5f0d133b
-#   text hash     634fae9d8d15914f
+#   content hash  17282aad539d8599
+#   text hash     01479d4aebe839d5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  faa69fa437a1f866
-#   text hash     f76f36d3a6c3683d
+#   content hash  e264b8679ef492bf
+#   text hash     937067e2571f52b9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9424502398263bff
-#   text hash     418d9162f09deb45
+#   content hash  07a1f2de3e5ddeac
+#   text hash     2e483eb6526c10ea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6590b178763db2d1
-#   text hash     734bae76ef028fec
+#   content hash  4caf5dd77ee7b204
+#   text hash     cb1c7984376b28fc
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  715ef2bfb22d5ad5
-#   text hash     3aaf44c6a49780e4
+#   content hash  7797e31ccfd22e99
+#   text hash     21e1b02f28406b70
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

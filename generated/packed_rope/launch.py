@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3b319504378bcc95
-#   text hash     f870fa33248410a1
+#   content hash  ded657be15b0017a
+#   text hash     bb50a5d33900d470
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

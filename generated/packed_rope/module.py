@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ffa4ffd32fb9b69b
-#   text hash     bb5acddbba0d0876
+#   content hash  6ea946b1ae919967
+#   text hash     a7ba5611fb0bef74
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c4ace9a57165a74
-#   text hash     bbeb0519a52100cb
+#   content hash  21928e108e8487dc
+#   text hash     bae406fd22f6963b
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0b5af377c8695d97
-#   text hash     35d5a617a50faed6
+#   content hash  439151f360cedf9a
+#   text hash     003c210b135c787c
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

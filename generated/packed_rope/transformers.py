@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b28af561c1ef803
-#   text hash     6e962aa925fba2d9
+#   content hash  a6b410f36341e3a8
+#   text hash     3fdb0be29abcfbb0
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

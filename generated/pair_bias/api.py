@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d72d813e58b56e99
-#   text hash     7a61051e27da5259
+#   content hash  a42efdb4d006eb25
+#   text hash     466a7a53438ec7d5
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e5240c089cc54446
-#   text hash     ade59f638e97eef9
+#   content hash  99ccb9594dbd00ff
+#   text hash     eae628c729f8220a
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -620,7 +620,7 @@ def launch_forward(
     cache, block_m, block_n, warps, stages, q, k, v, entries, in_bias, scale, out, lse,
 ):  # fmt: skip
     """Fills in out and LSE."""
-    in_bias = runtime.pair_rows(in_bias, q, k)
+    in_bias = runtime.pair_rows(in_bias)
     ranked = padding.rank(cache, entries, q, k, v, block_m, behind=False)
     runtime.launch(
         cache, forward, (block_m, block_n), (q, k, v, in_bias, out, lse, entries, float(scale), ranked),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fa83b3c4d2b259b1
-#   text hash     29d52699bd7ea8a7
+#   content hash  816f4fbac8eeae7d
+#   text hash     0071a9e13bf70fba
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -19,7 +19,7 @@ def differentiate(
     in_bias_qk_sum = None
     if stored is not None:
         in_bias_qk_sum = runtime.room_for_pairs(in_bias, whole=True)
-    in_bias = runtime.pair_rows(in_bias, q, k)
+    in_bias = runtime.pair_rows(in_bias)
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )

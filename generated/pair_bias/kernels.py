@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0408d9231035fe2f
-#   text hash     cb25558d07c9025e
+#   content hash  7d3fa150c0f41546
+#   text hash     6ce68806ab7c3b1f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d86893f7b290bc4d
-#   text hash     db3f356806413cec
+#   content hash  5e679b17060938b2
+#   text hash     e59cc0c68c7fd0ce
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -47,7 +47,7 @@ def _attend(
 
     if not (
         entries is None
-        and in_bias.element_size() == 2
+        and runtime.has_tiles(in_bias, q, k)
         and runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_bias, scale, out, lse)
     ):
         runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
@@ -96,7 +96,7 @@ def _differentiate(
     # where each score has a value of its own, kernels for Hopper GPUs store its gradient as they go
     stored = gradients if wanted[3] and runtime.is_of_scores(in_bias, q, k) else None
     # on Hopper GPUs
-    at_once = entries is None and in_bias.element_size() == 2 and runtime.differentiated(
+    at_once = entries is None and runtime.has_tiles(in_bias, q, k) and runtime.differentiated(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_bias, scale, out, lse, dout, dlse, delta, dq,
         dk, dv, stored,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1ab4c6f162082a03
-#   text hash     bbe7fbecb0da0004
+#   content hash  071034b8c5a579a4
+#   text hash     73eee72c4b91320b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3631c2a91e35beee
-#   text hash     1e74967399b9b483
+#   content hash  4554652abbe2d649
+#   text hash     6a10a6fe4fe87ca2
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

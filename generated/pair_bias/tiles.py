@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  97f23b348384f4de
-#   text hash     1b3e15026aaea921
+#   content hash  fce433c79c1d0535
+#   text hash     41e8da5c04654240
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  24d7f050afc93332
-#   text hash     196086e15a89bdaf
+#   content hash  df0284da8bbd60a7
+#   text hash     6afd516ce6f0e5df
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b39afc3fc3815a2d
-#   text hash     c1210c81088c2408
+#   content hash  5f4985303472589e
+#   text hash     df4007683d1c1f6c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d75f4923362778ae
-#   text hash     8f0f8b2ce0f3d26e
+#   content hash  2b4ddfa04564fa83
+#   text hash     b1cdd8158d287397
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

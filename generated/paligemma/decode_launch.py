@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a50dcd236a77000d
-#   text hash     542efb5ce22b0f80
+#   content hash  966c3fd366c0d7f3
+#   text hash     85a0f4a473fbf877
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  00a2f9cf0fd01ce2
-#   text hash     294fd2856c7aaead
+#   content hash  63c5f03113f36d8f
+#   text hash     32514e16b0a57408
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  262adf02d5bf4ce5
-#   text hash     570896398b792a62
+#   content hash  12ea193db3a63762
+#   text hash     571dc89d05e84ebd
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

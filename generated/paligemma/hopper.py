@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cdd38f653fa4ec38
-#   text hash     53dd4106ec9d1068
+#   content hash  b402477f9f71aa0e
+#   text hash     9d5841fc013cb45a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

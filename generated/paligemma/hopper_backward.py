@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0872278f573d7a2b
-#   text hash     b3cca4b3225f4cbe
+#   content hash  a0b644d12d4dab2d
+#   text hash     556fd8f6e34fa7d1
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

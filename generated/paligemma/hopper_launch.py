@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  64fe45e0f0afddc0
-#   text hash     bd70764547e4bed7
+#   content hash  64a6742da7e3b65e
+#   text hash     2b7a4f2720d01a60
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

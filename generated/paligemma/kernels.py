@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b5586ef73030d093
-#   text hash     f342c3c0241fec96
+#   content hash  ca07d66a676bd621
+#   text hash     396871b9bbf352de
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b4d978f0f70ecece
-#   text hash     dd9412325aa81bb8
+#   content hash  92b40357f7b08aca
+#   text hash     427f69c6ed1d819c
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0a8d9424cb946983
-#   text hash     a981ad628c059597
+#   content hash  e702a2df0d7de26f
+#   text hash     d189c4df12252d01
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce0247e15d3369f3
-#   text hash     b81fe254d283fb17
+#   content hash  890565110871c5aa
+#   text hash     ee5251314e0b8da6
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  265ee4912d8e1f4a
-#   text hash     7da6a51e63868e98
+#   content hash  a5831170484119ca
+#   text hash     59f35d4eac053d8d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

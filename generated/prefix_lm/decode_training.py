@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7dab267780cade82
-#   text hash     33cf5a4545756ae1
+#   content hash  432d914ffd10836f
+#   text hash     8cf4e596be4c6748
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  33dc9a47c97baf74
-#   text hash     0b5d6247d5e08526
+#   content hash  57472e6aa015ea5e
+#   text hash     be9e7eb334f7b87a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

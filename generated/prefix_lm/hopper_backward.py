@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d922b21be108a348
-#   text hash     907209734a202557
+#   content hash  7a3cac91fe52e5c0
+#   text hash     6f37d4851e39e3bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e0c3a276f5636943
-#   text hash     be528b5fdf7eee1e
+#   content hash  071225b86b018dd3
+#   text hash     f54d2c6a909f26f8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d22ac038a1f34708
-#   text hash     194eb11e7ff1b920
+#   content hash  3ae1d1321b453cd3
+#   text hash     b5893448d71dc84e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10eb6df794299682
-#   text hash     c1fad7a89dff32db
+#   content hash  8c6d75f67844ba24
+#   text hash     3727198ed77def46
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

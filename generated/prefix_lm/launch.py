@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f24af0a2c1cff04f
-#   text hash     5bdf7778300a250b
+#   content hash  bb846566e1c670cf
+#   text hash     cfabfa1ac81a978a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8b2c292b7fc546ba
-#   text hash     3077fde79ba680ea
+#   content hash  3e394222b7e42485
+#   text hash     c30f04d4d361b9a0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

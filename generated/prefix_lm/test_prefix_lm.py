@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2d728ed785acea2a
-#   text hash     a85bc88ded109d96
+#   content hash  9537bd1bbcfd2a17
+#   text hash     f7bc6d94a996b56c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39be3c24b7f67263
-#   text hash     2f8ada7fbb5e6b15
+#   content hash  aad0736e5ac3f1f6
+#   text hash     66d3fb5a809a6b16
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  db14a5fff2c7f7fb
-#   text hash     7aa05454112c613f
+#   content hash  882f9c4347a343f3
+#   text hash     9f7bad3096ca9e37
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

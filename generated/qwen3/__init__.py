@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b5c92d7d17e98d8c
-#   text hash     120392ccff2d0d89
+#   content hash  c9c951acae4e5af7
+#   text hash     fe1cfdc501271ecc
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

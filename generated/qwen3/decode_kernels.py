@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2aeeecbfc8f738f5
-#   text hash     0495d2f3460ad6db
+#   content hash  5248ad6938b0c0fd
+#   text hash     8744cd331a84908b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f869b48133e31cc1
-#   text hash     fd5622fdecb1e0c3
+#   content hash  ffc902facc3c5f5d
+#   text hash     ef207c8d66c788d5
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

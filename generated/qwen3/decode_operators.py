@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  22ca310082d11bfe
-#   text hash     9888eef6dd750c8f
+#   content hash  70a36171ab578f74
+#   text hash     c358441257d1a8c1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

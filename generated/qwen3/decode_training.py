@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  31d1df105cce1ba0
-#   text hash     e2a4636e1709d655
+#   content hash  b1f7de55249fe381
+#   text hash     6398dfcf2a7edea4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a9558748053404e
-#   text hash     b7b86d5bec66aaf7
+#   content hash  7ecde068e93f0ff1
+#   text hash     8e5c76e000f1041a
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

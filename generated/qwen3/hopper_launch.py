@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  74090960f28bee08
-#   text hash     dd41e7d181021040
+#   content hash  45a9f8226bf3877a
+#   text hash     51e1dd87fefb78a7
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7d94e98fb18bea9e
-#   text hash     58670eb07a62a522
+#   content hash  ecec30911768e1eb
+#   text hash     f732105af226fcb2
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

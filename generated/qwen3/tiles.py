@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e90ffe1fe41d6975
-#   text hash     b50323d7cd3d8df3
+#   content hash  a5401e44c02acacd
+#   text hash     b6999088c70b1249
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

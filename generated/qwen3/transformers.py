@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  67b0003e3c4bf27f
-#   text hash     295a4d61a5cc855f
+#   content hash  f2b0a49a1eb4793e
+#   text hash     105b2b10d0efdc02
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

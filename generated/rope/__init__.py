@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b943c8546b56ef6
-#   text hash     fc3f6c0b67cffce6
+#   content hash  e915a6f83a565c71
+#   text hash     ebd0ef0436075993
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

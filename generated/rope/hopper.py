@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  978183aff95cbcd4
-#   text hash     258e1da72345592e
+#   content hash  211cb4e144242dc8
+#   text hash     2f19d41d9012b035
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

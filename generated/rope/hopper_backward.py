@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552c4cc64312cdce
-#   text hash     6fd3c3f08821867e
+#   content hash  f2e4e970d235df58
+#   text hash     8c74f7e2921c8662
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

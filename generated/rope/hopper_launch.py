@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a2fd41c9aaad4fb3
-#   text hash     4ed2d87f3bec90c3
+#   content hash  a7cb32acf85cff03
+#   text hash     9a33bf4bde259a6a
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  129a4ef7e43d3ed1
-#   text hash     e44758476846aede
+#   content hash  496f7d3b128bb36f
+#   text hash     21332c617daa872e
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

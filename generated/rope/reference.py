@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09e81338ffad08de
-#   text hash     0c32a19834e649ea
+#   content hash  b2ccf6262150efeb
+#   text hash     6ab0c6bcfc653d17
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

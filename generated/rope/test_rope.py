@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f6605462799d6a0
-#   text hash     46a9c6dda9d19971
+#   content hash  70f1674f9f772465
+#   text hash     3df01ef0cdd6bd07
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  65a48645320a21ed
-#   text hash     da72d9069f049553
+#   content hash  2d59c405e62dca6b
+#   text hash     9789d04d287c9cbc
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

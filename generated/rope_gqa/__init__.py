@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a4d7fd5f5052364d
-#   text hash     3269ac8f6ebebb85
+#   content hash  11adcdc41a660f98
+#   text hash     167a78fa6bc4f259
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

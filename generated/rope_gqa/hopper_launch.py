@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b321417dff55d8e4
-#   text hash     c16f1b48a3966df3
+#   content hash  4796f13a55a300ed
+#   text hash     9930933e5a53b1c6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  081ef340350eae5d
-#   text hash     27f5f0fa545a84f2
+#   content hash  3a34fe1d22a0b12a
+#   text hash     a5cea92bfa3689a6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  48f495dd90296ca0
-#   text hash     90ec4ff2b749fb42
+#   content hash  e5f15228162f5af9
+#   text hash     9d7fa4a37375c8ca
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

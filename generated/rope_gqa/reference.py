@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19d70c313aa5cdee
-#   text hash     0a7bd4c7b4e4ceca
+#   content hash  d609d8b2601b315b
+#   text hash     fd604d0678649daf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

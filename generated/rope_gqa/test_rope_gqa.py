@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f9dcbd79983e38e5
-#   text hash     2af102878c3b8f7b
+#   content hash  bb7cd061eef21cb4
+#   text hash     c7ee9462c75496ad
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fcfa9abf8825fbca
-#   text hash     4d9645107d0d0db7
+#   content hash  a012362d34d873a5
+#   text hash     49cf561a908dc735
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f87cc1bdca01cbc7
-#   text hash     7bc57aa5c9ea7b3d
+#   content hash  a9245a4bea298928
+#   text hash     e623b00369af1a92
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ed686d4ccf6d61b5
-#   text hash     30a0aaeacaec5503
+#   content hash  db3233285c61b806
+#   text hash     6726a9eeed2ddf08
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

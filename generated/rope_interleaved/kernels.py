@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  db7ef92608ae5510
-#   text hash     ca06e4fb4385d118
+#   content hash  8e7869484ee4b1f0
+#   text hash     b68a7f5dd72ae4af
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab5a6db3070be8ef
-#   text hash     890fb68758909ba9
+#   content hash  129445874e9af9af
+#   text hash     5d32579cf53e15a9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  64e255ecd07fa3b1
-#   text hash     f3a202a7fb8f964e
+#   content hash  e8a61c7addd94217
+#   text hash     bbd350dca32745cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

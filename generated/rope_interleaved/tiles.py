@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5751ffdb9829bd17
-#   text hash     10dd763259fb922b
+#   content hash  85bc887118f4ad66
+#   text hash     50a1de65456e81a1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  db7596261ec2ef2c
-#   text hash     7917f461c5e86e7a
+#   content hash  3b349158e7cdfa30
+#   text hash     5c558e7faa69e181
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

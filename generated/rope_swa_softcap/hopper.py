@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c71013ba421ee14e
-#   text hash     152f21425dda1f00
+#   content hash  a5907a6bb32b3ac1
+#   text hash     3d6a556b5ef8f7be
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

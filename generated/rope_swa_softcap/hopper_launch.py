@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  91ed3d690a8567bf
-#   text hash     b569f9a03bb891a6
+#   content hash  f7ca951101dc3700
+#   text hash     b0cdc89dbb913339
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

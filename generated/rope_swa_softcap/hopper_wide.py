@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1d0e936c8d55451b
-#   text hash     62e649f0ff5d6caf
+#   content hash  a149e8bfbe481a81
+#   text hash     06f595fa4a7ffa01
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e633b63bc17bf54d
-#   text hash     2d00a3dbb84aa80b
+#   content hash  9b40c41e8743906e
+#   text hash     a9d543eda1eb155c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b2e6df499bceea45
-#   text hash     f36eb37b5dc3a76b
+#   content hash  e118476cb7d21eb4
+#   text hash     da0809f310401d15
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de17df5d99746473
-#   text hash     070f53ff9d3acf83
+#   content hash  5917159fc7bd6b51
+#   text hash     199d76642fc4f0d8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b34573d511e256b6
-#   text hash     e585a9f83d43df61
+#   content hash  d7e8c4ec0d88b744
+#   text hash     073d060fd079e92a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6a7c7ed83bf628cd
-#   text hash     70e464791583a55f
+#   content hash  b0bed2b3d916f327
+#   text hash     7c7699069d26950f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

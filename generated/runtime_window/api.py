@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9db72964aa72248c
-#   text hash     59ba380914850902
+#   content hash  f21bf3db580a89c3
+#   text hash     4e3d6f3aec455b3c
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

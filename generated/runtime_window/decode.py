@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a05506cac42e53dc
-#   text hash     f658d78b7a726cfb
+#   content hash  9bbe5c5ab534bf1e
+#   text hash     405edf5be38139a3
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c38cfabe2b9d28c
-#   text hash     25dac258d92c638d
+#   content hash  50ea5de142993837
+#   text hash     338109bcd2132b6d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c0441350048b82c4
-#   text hash     08f90a30fda8f22c
+#   content hash  c31e0dde68c2e958
+#   text hash     bf53fb7affde2ac6
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b57a6fa119872c6
-#   text hash     d22fb653c0b0fc4d
+#   content hash  83a29d9e6160a48f
+#   text hash     19fc74f422f723a2
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  86b0d46c7bb04e28
-#   text hash     74756af57eed9970
+#   content hash  d0b3b39a2024a1ab
+#   text hash     1e7364fda042aa8b
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

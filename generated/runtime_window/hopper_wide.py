@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f97b3f109559f0cb
-#   text hash     fdff7bb8244f6fb0
+#   content hash  a26b7bd2b4ad3f5e
+#   text hash     af636ca91bde8c5e
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

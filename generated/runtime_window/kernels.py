@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a93d77dbd1ad6a86
-#   text hash     d08cd6afe42ebd77
+#   content hash  0959e68f9b8c70b3
+#   text hash     aa679c508f779266
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  84a8a6f6c37fc121
-#   text hash     b77622a878db8999
+#   content hash  be21bd81217315ca
+#   text hash     40447192fe3aa926
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

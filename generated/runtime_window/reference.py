@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bb3cd469a3f9eea4
-#   text hash     091726294599b166
+#   content hash  455f5b3ab4b7a530
+#   text hash     a67f247775a8fd6d
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

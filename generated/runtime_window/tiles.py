@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f291f760842bb6a
-#   text hash     8a0dceda2be1e8b9
+#   content hash  4546d0823a645349
+#   text hash     dd9db5fa3b75bddc
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a72018aa6647cf2c
-#   text hash     1536a7f05e80dc6a
+#   content hash  204968c1f0be63f9
+#   text hash     fac032d414accba3
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d764659a1d4f9f6c
-#   text hash     f8c957eef4420d3c
+#   content hash  3158fe6c9d0fefb8
+#   text hash     ad23111be2883d6a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

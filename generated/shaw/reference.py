@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4556affc5be3a0d4
-#   text hash     6ba33200978a4590
+#   content hash  e6b70bee42c05132
+#   text hash     e94e19142f1699fa
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7dc7ba6d33e84d17
-#   text hash     8b91d9932a24efd9
+#   content hash  413b93cc112661ce
+#   text hash     52f348b35598a067
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

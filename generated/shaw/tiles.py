@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5725cbb332a5739f
-#   text hash     5fe86f675ba35d1f
+#   content hash  570588c0441df5b5
+#   text hash     3154c11ce88fb535
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3cbd79b7b7a5c5c8
-#   text hash     2cf9cd6365518459
+#   content hash  8ed39b6c27ed49af
+#   text hash     c05832730680da69
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

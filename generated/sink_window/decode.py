@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  eb3e204ef94ec8a8
-#   text hash     2eaa703da8327f45
+#   content hash  daf9453f1992d70c
+#   text hash     5b3727f051f4370f
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

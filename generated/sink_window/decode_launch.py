@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4edd52bb70d59257
-#   text hash     1b3fb7bb8c43d2c1
+#   content hash  86c267c94c86f6b1
+#   text hash     4cbd81d5ad380727
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

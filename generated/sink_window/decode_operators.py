@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4921caed391b9197
-#   text hash     2dbc6caac91ff146
+#   content hash  2a93a6ec62499a2d
+#   text hash     349561745cbd1e52
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  96a567475ae921f8
-#   text hash     6052c1b206000eda
+#   content hash  0e08a04a9a725136
+#   text hash     395d3f99d7747bbb
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

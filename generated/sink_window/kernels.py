@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3b800097ff9ced10
-#   text hash     2cd1b88b962b6dbd
+#   content hash  4e92cf3da41fc544
+#   text hash     b7d6564170d9fa88
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f6410e278986a6a
-#   text hash     53ca5ef1d32c6192
+#   content hash  0d0a1ae2263c83ea
+#   text hash     e850dc1e7a935233
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e137c661ef11dbe7
-#   text hash     7a3fbf609d727ce5
+#   content hash  338f5d11f4cc6e64
+#   text hash     ec5c720049c376a8
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  35eebdc9b78aec2e
-#   text hash     d4f8303d5568ab33
+#   content hash  8a7eb331564292e8
+#   text hash     f65cb89b0fc22441
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

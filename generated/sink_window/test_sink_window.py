@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19efc3b37f989ad9
-#   text hash     4ee6758c79a33277
+#   content hash  b9c0116ab0d92f99
+#   text hash     9b28f1498c792119
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

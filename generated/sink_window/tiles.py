@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  64221e8538939784
-#   text hash     d1c2ba4e58f0cacb
+#   content hash  2cc96650f925dbca
+#   text hash     67031252d8ef60ba
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b58dd8efab1804dd
-#   text hash     e909636b08c291d5
+#   content hash  963f8668914f5674
+#   text hash     4f118c7f37bc9339
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

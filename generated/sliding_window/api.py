@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5f5cb5e3ce9d8fe5
-#   text hash     5b13c07f3fe3250d
+#   content hash  03d7345b4eb2c767
+#   text hash     31f3e8802036521a
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

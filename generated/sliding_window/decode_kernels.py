@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dd16a32d49a39f7d
-#   text hash     16e857fba1b6f186
+#   content hash  41641b5f3ed4d8f1
+#   text hash     287b87727cb922ea
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3368c6fca0e9f6ee
-#   text hash     81d52219844ea4bb
+#   content hash  b620c77a2e3539b2
+#   text hash     e753fe3711c0fbb0
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

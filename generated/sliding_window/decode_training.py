@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  285b126298ebfbb3
-#   text hash     032e11e3da237a5a
+#   content hash  b5d22f0c6913a983
+#   text hash     a53aa65231661063
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

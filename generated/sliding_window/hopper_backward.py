@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  016aee737e83c070
-#   text hash     0e360a284e116c2c
+#   content hash  c0dcb5b78359d598
+#   text hash     8a4623108c694e64
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ca18964947424bd9
-#   text hash     be6cf3501af9193f
+#   content hash  606892c84ec3ec0b
+#   text hash     fcdf3ba884a8fa86
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  43b9c067a125522a
-#   text hash     0c12a7c72037d135
+#   content hash  cdd22a109635d500
+#   text hash     261846f2fb29ec8d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e246d626ffcd2016
-#   text hash     90c128a281ed377b
+#   content hash  a2241d2943ee6cf0
+#   text hash     c2342c6a697c0532
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1c668f4150e273e4
-#   text hash     145c0268786e3468
+#   content hash  16b32f5d22807b1a
+#   text hash     f26054f4593ff532
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8346c99b9c3c8980
-#   text hash     a44597b5fbf1df92
+#   content hash  7b3cc59ab9dfe95a
+#   text hash     03bd884684cb3236
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

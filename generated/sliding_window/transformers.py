@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cea753810cbda576
-#   text hash     6deea1a028df90e3
+#   content hash  1fdecf9960be087b
+#   text hash     9cc4b84c8cfd23f7
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

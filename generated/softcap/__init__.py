@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  52b9c494d9b7a05c
-#   text hash     d09f71ee4bf6743b
+#   content hash  f8156e1b4e50ec4c
+#   text hash     7da2173c8c586c0a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5dc440aba1dfdeb0
-#   text hash     fb7e724fa90e1e23
+#   content hash  f91b4b6a89eae9ce
+#   text hash     149f2f8344304f89
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

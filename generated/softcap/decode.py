@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e5ee93737e08d0b
-#   text hash     581823ec1957b695
+#   content hash  91a2e6ccb74486ec
+#   text hash     817b85573db2ebe9
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  30ac680843465062
-#   text hash     9b7ecab24a39d8f0
+#   content hash  af7a8bc853368013
+#   text hash     7d1d9bcf67ef9399
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

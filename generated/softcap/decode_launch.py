@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dbc59007f38b1c18
-#   text hash     75f2ebaa5fdb1509
+#   content hash  3d728c20ec4f61d6
+#   text hash     72c458327aaf8423
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

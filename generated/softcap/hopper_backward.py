@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ad1dca2e44369596
-#   text hash     441e54395512d2a6
+#   content hash  773b934e4630ceee
+#   text hash     3cb42201e68ec785
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf5a23f8294f46d8
-#   text hash     052d7f1aca546c6b
+#   content hash  3dd2116541808703
+#   text hash     88a3a68b93a7c890
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

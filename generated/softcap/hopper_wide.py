@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3801f637a476166
-#   text hash     318e8ecf12da7fd3
+#   content hash  caf063c1d4987eff
+#   text hash     50204394d5175581
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

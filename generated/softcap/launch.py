@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  94482c355768a4ae
-#   text hash     e055c9d03e2f06bd
+#   content hash  54ecc3529fd361ab
+#   text hash     a85df9409eb8692e
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

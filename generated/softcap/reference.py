@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4c521f33b2f5f75b
-#   text hash     b03b5eb02b597c37
+#   content hash  c695d7b2997960c5
+#   text hash     cad3e3150b2e1c7a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5d264cb0a86f89b
-#   text hash     d74aa43486c3bcd1
+#   content hash  1eb9dc6427bdb752
+#   text hash     a60f943447ac1728
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f3e96dba3c048f42
-#   text hash     0d30cd12a1a28622
+#   content hash  6eac391e4e02a22c
+#   text hash     a608ce491161a816
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e673881c4eec1d22
-#   text hash     42f13a1a654a0b84
+#   content hash  8fbf8b4d25b1351a
+#   text hash     ae5b513a44abe7a1
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2d7bcd89e434c652
-#   text hash     5d8cad4ce46dda00
+#   content hash  6e652a5b5fbedd4c
+#   text hash     6cc25c5276aaaa7b
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

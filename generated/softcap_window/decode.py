@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ad4b2d72babfecab
-#   text hash     169e9b2a4dfc424d
+#   content hash  33991284b983e2ea
+#   text hash     9c231fd7d02de964
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8188f78592f6d5b
-#   text hash     19ce044d1c8d3299
+#   content hash  b32a49f6cd11967e
+#   text hash     c7200b3d8877d997
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1968b0faefb631b3
-#   text hash     2eff63ae9e684713
+#   content hash  c92ee86126ae0a66
+#   text hash     90dd5320959f3092
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

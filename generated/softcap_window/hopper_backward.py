@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d3f71ba7a157f65
-#   text hash     809532bd0d190f60
+#   content hash  531e094cfab6e2f3
+#   text hash     47a33643be84b7e1
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f5b8d494d39056cd
-#   text hash     e1f8fb4488c5af2a
+#   content hash  8c13317cad1d7d9a
+#   text hash     377501149a0513df
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a411a4c797299b2a
-#   text hash     d16b077cffd30c2f
+#   content hash  3b718eb27cdace5f
+#   text hash     aea136eb1e37e3b7
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8e26fb717f8d0a13
-#   text hash     55f282afd7489065
+#   content hash  f249d9284b51c1c8
+#   text hash     f1b7c841e306795e
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a0d15644308229e
-#   text hash     13ca17c5d9634670
+#   content hash  36ceabb14942630c
+#   text hash     ed41377a7c27b78c
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7067f990a67f0ce1
-#   text hash     3afb91b89323399e
+#   content hash  8f577fd7cb8074bb
+#   text hash     0bb6a8e7e5a3669d
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6c5a3cd9ce5dca84
-#   text hash     a762fb408b4f40f9
+#   content hash  534dfc8ee2d66710
+#   text hash     538662011330e25f
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

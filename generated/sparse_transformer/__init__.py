@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bac7f1a664b5715b
-#   text hash     18e92478dc0572e4
+#   content hash  cf74ef5b1ec46577
+#   text hash     e17bd0a970fa46ad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

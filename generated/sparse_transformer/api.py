@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ffe63b6c3ed64dc8
-#   text hash     ea2be55cb5b51375
+#   content hash  cdbd968bec6ca620
+#   text hash     4137095ab29eca78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

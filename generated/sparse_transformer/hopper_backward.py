@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ca6fc39480b39a53
-#   text hash     28e63358440bd77d
+#   content hash  40fe56e2a07c073b
+#   text hash     2d73d7e8bd33e0b3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

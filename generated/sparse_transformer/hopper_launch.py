@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  41c984ea9e2d6f62
-#   text hash     4ad021959a888501
+#   content hash  d9475aa04507fcde
+#   text hash     abd370375cab2805
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d23a780eb0e46c2
-#   text hash     718cc23ae6560484
+#   content hash  08e6830dacdf1231
+#   text hash     3e6bd98b37cde349
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

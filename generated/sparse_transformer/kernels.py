@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5b389bda9f6038f3
-#   text hash     5ea4fdccd6c0ebf1
+#   content hash  8ea4d5a3df0b70df
+#   text hash     11488671fee0aa93
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

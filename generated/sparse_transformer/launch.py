@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  98a7c012aa65825a
-#   text hash     1d1cb92c0470af4e
+#   content hash  d9519318855012fc
+#   text hash     ac51a0af70b835f5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c6e5a2f63c29696c
-#   text hash     dd2323bc2ae0d608
+#   content hash  a059bc65ee938592
+#   text hash     4b587f411dc7c58c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eea976bf69e2e19
-#   text hash     81942f9ac07dc553
+#   content hash  dc9fd3b2b628c409
+#   text hash     429e2545b897ca5d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

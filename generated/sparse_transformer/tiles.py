@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8536d3e2ceae01e6
-#   text hash     7f48d2285d751e16
+#   content hash  08373373f0e2b92d
+#   text hash     7b6c9f84ddfb21d1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

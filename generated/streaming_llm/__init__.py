@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  869b99a4bf399df6
-#   text hash     79abc2431c5eaa13
+#   content hash  cbdcdee074d86507
+#   text hash     2a665df0c2dc4c41
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6be49162c784dacf
-#   text hash     86324e296a97f465
+#   content hash  fa9649a63ec6b8ef
+#   text hash     47d9178c18b13828
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

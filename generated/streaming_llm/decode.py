@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3c847d5c325bce3e
-#   text hash     2e442b894c3da9c3
+#   content hash  82fddfeaa6d616ce
+#   text hash     3d9103f8e87069c6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

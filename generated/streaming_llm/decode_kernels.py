@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8a2627b78a5891fb
-#   text hash     aed296c4affdccb7
+#   content hash  c5aa9300b489b095
+#   text hash     dcedf0ec1295e7fb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fccc7dcdf8bd1a23
-#   text hash     b522eba17ee6c138
+#   content hash  befcce04e4d53809
+#   text hash     c7fba7571f6d2ae2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  59477e7597b45237
-#   text hash     997f747f9db0b25a
+#   content hash  407063d33595ee69
+#   text hash     39d3c8e2e88f19d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

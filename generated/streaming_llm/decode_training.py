@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ee5506a648910dce
-#   text hash     71a2fedb0a79a1f0
+#   content hash  7aba24c09bcfa6ef
+#   text hash     26150fb99b730398
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eaeffc24610d8b4a
-#   text hash     b35b8b596d2a2257
+#   content hash  08b1779cbbc8e591
+#   text hash     8efaeba53f8a1db8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2678cd0ccf95db90
-#   text hash     50882a21ebab0065
+#   content hash  4fca021289c99f81
+#   text hash     3c55e3769db5a38e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d3c7215af5d4b687
-#   text hash     108abedf1f7ce04c
+#   content hash  4a4b7053beddfe82
+#   text hash     aa0c7adb924830a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  995bf029affc8f93
-#   text hash     5301ceaad0dcf83e
+#   content hash  f321579148cb7680
+#   text hash     62f4e602f38f4951
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

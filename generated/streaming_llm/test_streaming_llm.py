@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d7876a6ed6e2d36c
-#   text hash     7ffcc130ec73a53e
+#   content hash  05d42f640629aca3
+#   text hash     53882176582b106e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

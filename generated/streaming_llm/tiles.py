@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  26726f78f8dd110e
-#   text hash     2ba95ba9c294d988
+#   content hash  489e802e70252a91
+#   text hash     93ca5be5bcf8a5b4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

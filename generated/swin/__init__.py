@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a3e35af8ab4de86d
-#   text hash     228b6866016def10
+#   content hash  2e9f9f4a4da8bf93
+#   text hash     8813ad7c681e3c4d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  026a31caad2421d0
-#   text hash     96b029a8e6cc6ad9
+#   content hash  a5de7211f1e5df42
+#   text hash     a7b06e3197e31e0e
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

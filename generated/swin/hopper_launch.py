@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  34c07c055c845280
-#   text hash     d79f147b6e222b23
+#   content hash  4931910d586da2d0
+#   text hash     b6511151db5a4402
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

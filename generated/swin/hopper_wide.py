@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a465d57f95302d9f
-#   text hash     77e4a6f06d8bbfe4
+#   content hash  a92b34517b4a4d16
+#   text hash     5979e74011d182bf
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

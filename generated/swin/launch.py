@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d23b5d8c4e0b7e0c
-#   text hash     b1aba7ec12804d65
+#   content hash  061a486c9c5b1f66
+#   text hash     311e54fa2826c526
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

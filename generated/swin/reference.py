@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e0759e4779dcb0e0
-#   text hash     6c874d9c00b77f81
+#   content hash  e48df5dcaa425b6f
+#   text hash     6373d120bcff8822
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b80221a1f23e5fb
-#   text hash     6d04557d75f24618
+#   content hash  4f8e32519bc92b0e
+#   text hash     2805d71e3acc55c9
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d171c6c2216d0cb
-#   text hash     3c6e788dfb38ce73
+#   content hash  16dabc527b37bf42
+#   text hash     c2d99fb089a9cdcd
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3454e16de8236f0f
-#   text hash     a90b8486a40ec3b4
+#   content hash  f6003bd8c8ed6d18
+#   text hash     70fe717e272b9530
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  948c1a64c9b8a99a
-#   text hash     7174049ae6d96a6d
+#   content hash  3ce86a782ca72ccb
+#   text hash     4a4fba25b86a15a3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4e0f5d61f8013f45
-#   text hash     5c296ff9aa3ae62c
+#   content hash  6835895a05247cf9
+#   text hash     7a0269afbbf1ff28
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

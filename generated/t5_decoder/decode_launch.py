@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b51992f6a40dc58b
-#   text hash     2f775a655af55312
+#   content hash  9ee2ac23b786f55d
+#   text hash     95f196359ce93010
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

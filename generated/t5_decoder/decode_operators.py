@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90a1ec604e434f6f
-#   text hash     289ec5677829bbe7
+#   content hash  5911a72b49904f2d
+#   text hash     aef5a64023c9bf3b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ebeee16a31043386
-#   text hash     1c69c63cf2ed8984
+#   content hash  192a62616bd193ae
+#   text hash     ce3ce17fa3503e69
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

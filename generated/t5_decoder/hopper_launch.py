@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c2911af7459a03db
-#   text hash     4215813662e6783f
+#   content hash  0413b5d49de19714
+#   text hash     79a1fbadf0276df4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  feaf5dde45847d2e
-#   text hash     fa149ba1b6208844
+#   content hash  fcf60f7531e49e31
+#   text hash     8af146e91d8cff2b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

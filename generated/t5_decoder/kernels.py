@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  62b5c1523106f0b7
-#   text hash     6ac91d0ac1ec4bd9
+#   content hash  92a0296c8be5189b
+#   text hash     eb65aebf130ed981
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

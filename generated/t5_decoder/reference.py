@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a93beb7b7b3b373
-#   text hash     1729a2e0f9b2442d
+#   content hash  dbcd66819132f690
+#   text hash     15f4e20e559bae2d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  00a17a6626e9f238
-#   text hash     6aff55221bf2461f
+#   content hash  b72723c6e1389016
+#   text hash     16373d30cf6c5f13
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f97d023525bf53bf
-#   text hash     d3891e5dec1594e2
+#   content hash  e2bb4831a528c5b1
+#   text hash     62e4cc5dbcc75c85
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b2b7e654ea712f24
-#   text hash     5ab6a23329fb499b
+#   content hash  90534a236aa27120
+#   text hash     8dd085fcfaa7d500
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

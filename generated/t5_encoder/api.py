@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  eaf3e4a3ada49688
-#   text hash     327c5a376f2fea9b
+#   content hash  618601c66a0be78a
+#   text hash     5dd132f67ec2e8a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  846c717566b984d8
-#   text hash     34cfd7b7b9a2a2f9
+#   content hash  c65c17fbf3e27069
+#   text hash     e4c3008a591255bf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

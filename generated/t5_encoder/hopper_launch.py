@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5127140fca2d2988
-#   text hash     1dc0831bb00d391e
+#   content hash  1a498825de3f577a
+#   text hash     93a8dca879607e5a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  73527f69edccad50
-#   text hash     8d6fd4c255b88245
+#   content hash  d4e31b9b6025a0d1
+#   text hash     bbbb0d357e000fd4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

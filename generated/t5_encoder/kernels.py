@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  82b5602f5b65073c
-#   text hash     1440f62b9f89e7ea
+#   content hash  b7017a44aba64a26
+#   text hash     7fba31ebb71a8511
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

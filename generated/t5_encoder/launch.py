@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dd10a82c7e2ae827
-#   text hash     5d0c0bd399762948
+#   content hash  ba512935f2fbfe0b
+#   text hash     136a8b54974378fe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

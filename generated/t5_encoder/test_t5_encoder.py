@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13adac6f66b78bfb
-#   text hash     9d790b7daa6357cf
+#   content hash  805ef4cd2473ad76
+#   text hash     37795e96b83fb3c2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

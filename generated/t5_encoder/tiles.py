@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bbe31b10a47a65b1
-#   text hash     3bcf05d18f23bb44
+#   content hash  31f69732cf39a1bc
+#   text hash     0ac695b918bf49b8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

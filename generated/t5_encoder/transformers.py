@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  432aa93cce766ae2
-#   text hash     0bebe1841ab23ea5
+#   content hash  eecd038b6653f767
+#   text hash     1e1659ac9cf735c6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f2af128b8e92651f
-#   text hash     593366a3189d9196
+#   content hash  88fced69935e9b27
+#   text hash     0a62e1286008c13e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b707f1d7db5f5133
-#   text hash     ff7760fb4aebda90
+#   content hash  eeb05f66af8557dd
+#   text hash     f356fed3d0bd8b3c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

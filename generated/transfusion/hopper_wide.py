@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4936112a5ac31dc5
-#   text hash     fac97747b604d696
+#   content hash  127057aaf25f7461
+#   text hash     fdefa8a788351963
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  41deebb4eb9b6b41
-#   text hash     7752190aaa0f59f8
+#   content hash  9129dc2a25197a90
+#   text hash     f6fce27c84909dce
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfde921189bbda30
-#   text hash     82e26d021859d097
+#   content hash  23878945a38b72ac
+#   text hash     a4d6037a267845aa
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ed99bbbbd05dd5e1
-#   text hash     12797cf4a5e1ecfb
+#   content hash  1fa041166a0b3544
+#   text hash     4aead642a69702e1
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf463b00589ae0f7
-#   text hash     86fb8f50a0063ff9
+#   content hash  a78524a818abdd41
+#   text hash     b2cbe2a291525522
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4f17991e42c75117
-#   text hash     1bd4881afdb86646
+#   content hash  3bdc0efadfedfd41
+#   text hash     2cbcf1cf2fa285ac
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

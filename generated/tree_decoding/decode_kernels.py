@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5923986b1146435c
-#   text hash     039cd249e2da5e53
+#   content hash  57be578abad6445b
+#   text hash     40f9aa79b54d2fd4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

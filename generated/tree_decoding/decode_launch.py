@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7ff7af06c6c6bbcf
-#   text hash     f70147472b1415c4
+#   content hash  ca8b0235d4ba024f
+#   text hash     65e4b382f428d535
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a6fc6ac496eb76f0
-#   text hash     1f1e68d35a22dff4
+#   content hash  6e587bda73028ed9
+#   text hash     e47e3eab85ff021b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

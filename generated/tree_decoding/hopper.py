@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee4b321a0301fe4e
-#   text hash     0bd195b0f026a6cc
+#   content hash  4c7244177e0dc814
+#   text hash     0436073dae52db11
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

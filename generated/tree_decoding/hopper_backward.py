@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7a29443b4d83c78d
-#   text hash     a61acc78261dd500
+#   content hash  87101d547d25b29f
+#   text hash     2cf50074fcba2fa4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

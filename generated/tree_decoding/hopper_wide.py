@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0e472ab48cfb0bd8
-#   text hash     bf244a600869065f
+#   content hash  fd33bbac57109177
+#   text hash     82e8ab4f0ec806fd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

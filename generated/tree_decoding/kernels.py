@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eb75e3caf34d9c6f
-#   text hash     ffcca5604dbdea22
+#   content hash  3cb1fa2952c6937b
+#   text hash     ffa77ee31cd538fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

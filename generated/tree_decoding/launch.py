@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0732a1dc47a10d5
-#   text hash     fd7964294bdd4e43
+#   content hash  01165cebf9f66683
+#   text hash     45d4b5057abfb256
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  773780db74689413
-#   text hash     c6002e7277775406
+#   content hash  3694ca3987a9cedf
+#   text hash     171d647ceeef92ff
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  88b8763b0a6ff637
-#   text hash     3d671ba5dd8ccab1
+#   content hash  54499e871c4eb798
+#   text hash     18e7eeac89badc57
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b980a4ae4f87ffd3
-#   text hash     9bc592aaeac996fb
+#   content hash  380d8eb34186f4c6
+#   text hash     759fdf6f4f11056b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

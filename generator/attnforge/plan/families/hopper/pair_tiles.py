@@ -144,7 +144,7 @@ class PairTiles:
     @property
     def fits(self) -> tuple[str, ...]:
         """The host's texts of whether tiles can be copied, as they begin on 16-byte boundaries, and there is room."""
-        return ("entries is None", f"{self.input.name}.element_size() == 2") if self else ()
+        return ("entries is None", f"runtime.has_tiles({self.input.name}, q, k)") if self else ()
 
     @property
     def of_scores(self) -> str:
@@ -159,7 +159,7 @@ class PairTiles:
     @property
     def laid_out(self) -> tuple[Statement, ...]:
         """The host's statement that has tiles readable from the tensor."""
-        return (Statement(self.input.name, f"runtime.pair_rows({self.input.name}, q, k)"),) if self else ()
+        return (Statement(self.input.name, f"runtime.pair_rows({self.input.name})"),) if self else ()
 
     def taken(self, known: Iterable[str]) -> tuple[str, ...]:
         """The arguments that copies take in addition to `known` ones."""

@@ -52,10 +52,14 @@ TILES = [(128, 32, 8, 3), (128, 64, 8, 2), (192, 32, 12, 3), (192, 64, 12, 3), (
 CLOSE = 1.5e-3  # relative error of results in float16
 
 
+def loaded(name: str) -> language.Spec:
+    path = resources.variants()[name]
+    return language.load(path, terms=resources.terms_for(path))
+
+
 @functools.cache
 def planned(name: str) -> Plan:
-    path = resources.variants()[name]
-    return plan.build(language.load(path, terms=resources.terms_for(path)))
+    return plan.build(loaded(name))
 
 
 def wide(name: str) -> str:
@@ -595,9 +599,7 @@ def test_a_fault_of_values_of_pairs_shows(fault: str, tmp_path: Path) -> None:
 def test_tensors_of_any_layout_are_read(name: str, shared: str) -> None:
     of, package, chance = planned(name), Package(GENERATED / name), random.Random(name)
     call = calls.make(of, Sizes(2, 136, 304, 4, 2, 64, 64, "fp16").of(of.spec), "cpu")
-    path = resources.variants()[name]
-    own = language.load(path, terms=resources.terms_for(path))
-    axes = dict(reference.build(own, of.arguments).narrowed)  # all that may have size 1 come last
+    axes = dict(reference.build(loaded(name), of.arguments).narrowed)  # all that may have size 1 come last
     if shared == "the last axis":
         axes = {name: some[-1:] for name, some in axes.items()}
     given = {name: x for name, x in call.keywords.items() if torch.is_tensor(x) and not name.startswith("cu_")}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0d9338456a7986d1
-#   text hash     8120f1a978012b26
+#   content hash  46fe9bac8baa6fe3
+#   text hash     c07a3d9ff8ef91a2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33c37ed38e969ddd
-#   text hash     56a572fd20678caf
+#   content hash  08796a259c7e0908
+#   text hash     d8f452e290f0ee11
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

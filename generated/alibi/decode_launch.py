@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  24bcb7a987cd0cfc
-#   text hash     c015fbbe46d26f54
+#   content hash  2ff02d04cf2d299b
+#   text hash     b876dac01ac1e298
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

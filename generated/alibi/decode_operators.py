@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e05e351c66c61c7c
-#   text hash     c40f5ee8d2a2d359
+#   content hash  e06f1bb45f81b66b
+#   text hash     f65288f191b603cf
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a6410820434c68e
-#   text hash     a2de2645092b0090
+#   content hash  e4af1e885cdaf28c
+#   text hash     477c789cf5cb8c24
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f0cd8f0035f84736
-#   text hash     f07be69d317bb4ac
+#   content hash  2f02ef5e87b2bbd8
+#   text hash     43cb3a70a223e2bc
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

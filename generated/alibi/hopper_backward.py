@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aa3de2c75694ea3b
-#   text hash     d4833bcb14c3caf1
+#   content hash  f758adfec8eb3354
+#   text hash     9f2c305c8b237d9f
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3aca1d3e751e5e99
-#   text hash     a92d20fba7b212d9
+#   content hash  bc35b4ebf38450fe
+#   text hash     f8e0ab111c5c19d8
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

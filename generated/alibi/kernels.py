@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d278930420d585b
-#   text hash     8917e51bf47909bc
+#   content hash  e0b367ee96fc6b01
+#   text hash     08e451ead37983a2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

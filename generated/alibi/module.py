@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b09a081a8f091036
-#   text hash     1ab4ff784136ac06
+#   content hash  da94af5aa4398bfc
+#   text hash     703f50cee96b9ea3
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

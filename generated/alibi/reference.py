@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bab1ff63cd401f87
-#   text hash     b7d8d05ef921f348
+#   content hash  75125a4313c5766b
+#   text hash     7de0fd8db3d02618
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

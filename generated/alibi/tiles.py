@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f7b7074cb7e6adcd
-#   text hash     84e42aa43364f87a
+#   content hash  4c46a99258a0f0c1
+#   text hash     ebc72dc813a1f83b
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4ce509c3bec6385b
-#   text hash     167afecf4e61fc3a
+#   content hash  f1d9b17775a1cb18
+#   text hash     197619037522095b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

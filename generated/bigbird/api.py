@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4f0f00f99851fe5c
-#   text hash     20713bd94911a2fb
+#   content hash  b0bf4f05c371f4ab
+#   text hash     3095b8fd6abcb6f9
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

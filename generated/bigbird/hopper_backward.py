@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d5e77e803add1053
-#   text hash     857d83941fffe628
+#   content hash  b1398ddfa95aa564
+#   text hash     b1e48909f92fd4a9
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

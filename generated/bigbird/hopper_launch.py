@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d8cec4f51e6e4c3d
-#   text hash     dcdbb8fbaf6815b7
+#   content hash  ff7eca8a26c0bb78
+#   text hash     f669428d44996be5
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dcfda5e8e330152a
-#   text hash     25cf856b17762b88
+#   content hash  e955e1e33d9510f2
+#   text hash     500404a4ff01d23b
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10eba8d9880afe66
-#   text hash     8aad07bcaf2424d3
+#   content hash  6d6595a556c7fa92
+#   text hash     c0bed87ecadd2129
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c14027f8c5663639
-#   text hash     4d0acd887882c3cf
+#   content hash  776aa07698570cc7
+#   text hash     5aaf04becef605f9
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

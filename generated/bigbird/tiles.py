@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9c514fb19243bac5
-#   text hash     a18f4101a3c73393
+#   content hash  688dd58ac966bb00
+#   text hash     6c9e06c2ad1ce55c
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

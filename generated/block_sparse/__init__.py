@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  100036a003ecb3d6
-#   text hash     00b25cb3af48936e
+#   content hash  559ee6dd83e16bcc
+#   text hash     9076a6a5b740b372
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9d9519192602a93a
-#   text hash     cf7939d5bdbe8f2f
+#   content hash  a0a23f113d07623a
+#   text hash     fdc081341376e7da
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c03355dcc205ccc9
-#   text hash     049b76420589be11
+#   content hash  fabfa045cd728508
+#   text hash     2b71894de3deabde
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

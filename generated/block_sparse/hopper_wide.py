@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a58a4cf32be8aad8
-#   text hash     1ae181e4fa446f90
+#   content hash  3028af63f0a6cbd4
+#   text hash     5dec1956966d3ecd
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dbac5092ccbd362f
-#   text hash     248f467b96931dbf
+#   content hash  0c366de18655cc60
+#   text hash     a094d7edf68f3c16
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

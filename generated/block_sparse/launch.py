@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2618c4489b6049ae
-#   text hash     1fcd4ce79d0b4561
+#   content hash  f5617e26c47b3b47
+#   text hash     76c897fac4bddeb6
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e65ac39d5dc73007
-#   text hash     f3a9a91079818209
+#   content hash  8d4002884173cd7a
+#   text hash     de9cfc0e05b88690
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  23a6b88afb31ae99
-#   text hash     6cf594d134436037
+#   content hash  265bdae353504d1b
+#   text hash     df83ef5c7a9d6b95
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b0db3aad632d4e44
-#   text hash     dd51159faa45891c
+#   content hash  4b4e4614d91e7d26
+#   text hash     7d2bae13f17575af
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2296bf6bdb55d8e5
-#   text hash     0336f3058135403b
+#   content hash  4d59d30072996aa1
+#   text hash     e76fe99c4aad7bfb
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bd753d4628b32b3
-#   text hash     a8fd7993ff332e92
+#   content hash  74023dee85503414
+#   text hash     feb4b6e4b0ac4dd6
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2894ee6c20050f96
-#   text hash     e805cf594a495f48
+#   content hash  bae1b115f09d88fc
+#   text hash     f7415e4c44458f90
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70d922e87fc63a5b
-#   text hash     0683a7518bc8cef2
+#   content hash  cf668a3d42a36552
+#   text hash     363fce9d9d03070c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

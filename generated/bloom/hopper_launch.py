@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  955959bddbb8d73e
-#   text hash     ae0646553d85df79
+#   content hash  dc7898eca5c7bf10
+#   text hash     a565d581d04f9b67
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

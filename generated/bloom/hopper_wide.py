@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e728140f2226cdd0
-#   text hash     fef34881fa00b8b0
+#   content hash  7a3da84b865d639b
+#   text hash     8e0952ff631ec462
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4f7add7c7c63edfa
-#   text hash     9f612354b77e5dad
+#   content hash  ba2ae0bf22e3e33b
+#   text hash     03b0ee345b3833c0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

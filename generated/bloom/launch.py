@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9b99e1327d48026d
-#   text hash     02ecd1c2adf943ab
+#   content hash  84d4769ed0fa085e
+#   text hash     1c9c383d9483814c
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  74cdd690167bf8ff
-#   text hash     81bc3a8098a3ad28
+#   content hash  bed78f86f3552bb5
+#   text hash     34735673a71cf18a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6fa57e0499117f13
-#   text hash     6f4fc805786fb5a6
+#   content hash  869d414962dbda22
+#   text hash     2003e8112cfe3a5d
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

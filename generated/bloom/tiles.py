@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6676aa0d4d7746f8
-#   text hash     0071084a4490887a
+#   content hash  1f6455977a1ab5e5
+#   text hash     37250c632a1ad653
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  76dbd3ebe7fa80f2
-#   text hash     6f6facee7476f0b6
+#   content hash  c7bc7f566e78b6b9
+#   text hash     4ced1413edda6d6e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  919f603e636f5a88
-#   text hash     389b2fecfb36cae0
+#   content hash  d5740f953046e51f
+#   text hash     02959d85ed42776d
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  44ac95f6225c16b9
-#   text hash     a4c1b0180b1ea90a
+#   content hash  4be803cc563ccc45
+#   text hash     435eee8802a354a1
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e3bc72518ec870d3
-#   text hash     4a78ea41575abc3e
+#   content hash  e6d2458278bfd6ff
+#   text hash     bdcec50df9204f1a
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  257842ab07e16fbe
-#   text hash     a0f7ca836a0dc39d
+#   content hash  46d547e72885d857
+#   text hash     4f58b9187f55a620
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ec5d2605cd7b327
-#   text hash     798710c53a155700
+#   content hash  53f8b2950eb58b7f
+#   text hash     d5873f3f69bf1727
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

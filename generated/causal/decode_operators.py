@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a501b08e54661059
-#   text hash     710f189c5729d1fe
+#   content hash  5483cd1c25436004
+#   text hash     b1293a051cd3a69e
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9d5049df7864d930
-#   text hash     bbf0ece0ea110c5a
+#   content hash  aed9ec82705ac8be
+#   text hash     28181906cdbd7c8a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

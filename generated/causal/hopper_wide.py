@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92ba61d657c8741d
-#   text hash     677a261561612a23
+#   content hash  a318e60ce532868c
+#   text hash     6b58f854d2e9fe60
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dd330aa242d7fea9
-#   text hash     575421109c6343d5
+#   content hash  d55a5f88dd43fedd
+#   text hash     3761d46b5338d2d0
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13a0aa6700ebd2a2
-#   text hash     b0da4c5014cf0a0c
+#   content hash  23ffb7ca5bbb3a0e
+#   text hash     73a9d0ccd657a261
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4c477e0f093bd8b8
-#   text hash     cd81957304c0e22f
+#   content hash  d0f6c99e11f76a1f
+#   text hash     fbbbfb6450352bae
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f973b3162a88d1d9
-#   text hash     c8f24138c504911a
+#   content hash  e9b9ef5f3297c015
+#   text hash     2d6c51209597434e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

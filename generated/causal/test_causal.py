@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bb71d68b5e4d3b5
-#   text hash     46880602d8a68a43
+#   content hash  ca27116b2dc44853
+#   text hash     a7b010064a76a36a
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

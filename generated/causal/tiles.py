@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  865d678708c88be6
-#   text hash     7b76a4b16c942344
+#   content hash  1b2b57c50d9012b5
+#   text hash     e77a1d68bd06d619
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0b6cd311d3b606f1
-#   text hash     43fe914df35adba7
+#   content hash  d165e0d73fea0913
+#   text hash     765937dda4a9c72c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

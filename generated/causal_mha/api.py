@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3bcd90d01049d05e
-#   text hash     7c46a96bb289d34e
+#   content hash  fac5ab39655eed2c
+#   text hash     8cac608a403e4cd3
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

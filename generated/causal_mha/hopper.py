@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8d3a2db5268a283b
-#   text hash     c038b95b242caa93
+#   content hash  31a39739a5f2b897
+#   text hash     7552e7980e7d5b97
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

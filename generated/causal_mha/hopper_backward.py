@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  781fcd58d8dfa21e
-#   text hash     39450a6c1524819f
+#   content hash  88efad0e54dfa1bb
+#   text hash     c52c0c6a08f3ab98
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  405f0a4762f2f723
-#   text hash     c7dbfefc407306b9
+#   content hash  93658d1805cf7bab
+#   text hash     b9912222f258ebe9
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  78ce1b7dc0e77754
-#   text hash     342c350240cf85a8
+#   content hash  cfa325b430d889ee
+#   text hash     7e84d9609800bdce
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

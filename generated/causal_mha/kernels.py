@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  55c7586ff0faaa2c
-#   text hash     216d440ff899fda4
+#   content hash  adce39b7fa1ff7e3
+#   text hash     0569ea4e956f71d1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dadb07c5a9b0a064
-#   text hash     c55bd3767e8abae1
+#   content hash  2a5d8f5beaeb5da3
+#   text hash     4ffc4a4524afe1cb
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  31d1f7a9915b6988
-#   text hash     e46ba03279709c49
+#   content hash  4aad3c1f09cbbe98
+#   text hash     2a61bd18845b0844
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ce666e3db48003ef
-#   text hash     64c253f494d82a24
+#   content hash  56a131dcb064fb22
+#   text hash     3cf0fcd128433c6e
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

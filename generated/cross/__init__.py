@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6c0e0c0a0113b43
-#   text hash     b270532a9833a5e1
+#   content hash  b29cb4ecd86f93de
+#   text hash     c024708b1f750202
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

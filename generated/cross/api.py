@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5c10e7e5fb41e42c
-#   text hash     0af6c644e32e22da
+#   content hash  0a7014de52e64ea2
+#   text hash     873927209ca20832
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  754d81c62703501a
-#   text hash     7a671b12fc9f380f
+#   content hash  0ddc08ca7cef2911
+#   text hash     69b3575316ef8fd4
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  58a06e5393904625
-#   text hash     62c0559ee34465a0
+#   content hash  3893900b9d8cfd9b
+#   text hash     c9d75d32db6e7874
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

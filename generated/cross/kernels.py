@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7fc9da68fae69e3e
-#   text hash     4162a0f67303923f
+#   content hash  5d01ec1d243f405b
+#   text hash     5e54ef5779684cba
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b026972615973cf9
-#   text hash     0bdc884c3768106b
+#   content hash  ff4b4128a2ac823f
+#   text hash     028f8b0d6b80cdce
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1382233a5bb42a4d
-#   text hash     8e6e7c8e42332a68
+#   content hash  0a67be2d45ec1e7e
+#   text hash     73e23e9287ce5078
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  996a7957672e0ee6
-#   text hash     c3d6d46e652c97b4
+#   content hash  65ee773ecfbd1d2e
+#   text hash     19110fab85f22556
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

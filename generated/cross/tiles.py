@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bfe863421349f646
-#   text hash     7d0feb1bb30e7bfc
+#   content hash  a4fe6cd1386a06a6
+#   text hash     f98a76a94d4c805f
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a745e984f87fcb46
-#   text hash     80d4123209c67303
+#   content hash  e616bc56aa3a1086
+#   text hash     ae250074af46aedb
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

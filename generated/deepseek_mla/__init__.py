@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0a1de481789c28d6
-#   text hash     0e25f6ae33c2b231
+#   content hash  c14a2830ef4a9e06
+#   text hash     74908f75eb33d282
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  34c7ce83e0e92141
-#   text hash     c69de56c243323de
+#   content hash  ead089091d802b47
+#   text hash     972225ea0e2a7d31
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee3e9d750a875471
-#   text hash     a5a6cbf89c47cafc
+#   content hash  cc462ecf530cbdea
+#   text hash     0136387a3a1500f3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

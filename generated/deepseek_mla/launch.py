@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  90d271fe4b5fb0fa
-#   text hash     caa47b21ca6fb75d
+#   content hash  f792b011ee59ab00
+#   text hash     af5e32500eee48bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ddf9bcfdd0f6be22
-#   text hash     9d33e48d432c24e9
+#   content hash  b4ce1686ccef3c61
+#   text hash     dcc9ae043e7e7d4b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

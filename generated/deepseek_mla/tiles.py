@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bb786dd97c71a413
-#   text hash     05920a483affd943
+#   content hash  9dee7aa9a96a8c9a
+#   text hash     a86dfe5c1549d24c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

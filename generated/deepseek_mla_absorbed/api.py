@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c1087582edacc8b5
-#   text hash     1d4c0a2da55fca5c
+#   content hash  7c168f996e41c3d7
+#   text hash     ec1d0497c51d7f8d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

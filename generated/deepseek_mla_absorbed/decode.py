@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7d6391d1ec917e38
-#   text hash     7de3cfbd6b19bea6
+#   content hash  ca57b89c21ea7373
+#   text hash     0d4c2df9ed7bb1ae
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d9aa97705fc339d6
-#   text hash     81d3e9c92ca649d4
+#   content hash  10e5962b5f757a37
+#   text hash     3e0ee8ea705fbdf5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1ee524dea1e86b19
-#   text hash     41933ab2357460bb
+#   content hash  5dbec8456dddeb35
+#   text hash     ef901ce39a842d5b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e5dfeba6e5dc8f3f
-#   text hash     8852afc23ef41406
+#   content hash  8602b6a8ba691f02
+#   text hash     46afca42fbd920e4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

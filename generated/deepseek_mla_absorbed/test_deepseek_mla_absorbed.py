@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  46d12ad6d7b1940b
-#   text hash     1e74da4fd822eb11
+#   content hash  8c3b12ca220ef3a2
+#   text hash     614cf04de3b5553d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

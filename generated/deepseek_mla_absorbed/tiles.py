@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  842f1e97ea6f1182
-#   text hash     56fbf2e2a152a99f
+#   content hash  b6f5a6ec76978578
+#   text hash     cee7596b88cf471a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  65fa3e7aa61a69f9
-#   text hash     524a3494ebcd5d5c
+#   content hash  3bb5feb563784de7
+#   text hash     e291b19cf78c957a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3e83f666dd895743
-#   text hash     3cc1f6cdcebd8e22
+#   content hash  b1debcc687eed5d2
+#   text hash     770d09257eb75106
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7c4ecacd0a20a194
-#   text hash     dc3957b73898cc2e
+#   content hash  c6ccb571d8c4d51d
+#   text hash     7eda803470f52f5a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b0679498e4c86e81
-#   text hash     a64a840231175e7d
+#   content hash  a01392ff6097a937
+#   text hash     f7e51cd1f0d97206
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

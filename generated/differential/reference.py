@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c07e8a46516ac35e
-#   text hash     d6ab006b060c4850
+#   content hash  f9e90033d3c25f8b
+#   text hash     70937bbf86824014
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  894320b249f5c8d8
-#   text hash     029e2d2ce42e3ce9
+#   content hash  8dbc9a1453b2a6b4
+#   text hash     40cad0310afe9626
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

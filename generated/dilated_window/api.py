@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bb93fb7b3bc38c4d
-#   text hash     0caaa5e1ba4ae904
+#   content hash  6cfb1d41b49b0c1c
+#   text hash     8279580f9b82f3f9
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

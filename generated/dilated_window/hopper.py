@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  85a6df8dbdfeb6c8
-#   text hash     52eebe0d0602aa89
+#   content hash  2c5b916452311d3b
+#   text hash     4806a86cabe2aee7
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

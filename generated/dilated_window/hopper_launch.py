@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d0148685b25edc6
-#   text hash     5c51d8d359ee2d57
+#   content hash  f091c5587ff43109
+#   text hash     f1513c2d3a447b16
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fbf64a9813837f6b
-#   text hash     df9d67fceb25a861
+#   content hash  9c7c2a0762fcb38b
+#   text hash     98d93cf82ded4d91
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5481b5abdb514b73
-#   text hash     74f394b016172b68
+#   content hash  1723db91cc37ce8c
+#   text hash     6d5d1db84b37dec4
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8bf2c567ce8a721b
-#   text hash     9e0166fbd0b8cc59
+#   content hash  e2f4c21400447475
+#   text hash     3f9a29db9ea2ee41
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a23d0c9e6a78356c
-#   text hash     e403ffccaf93849c
+#   content hash  d0af0017699abe9d
+#   text hash     2aefbe30dfba8948
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  28433d964e75c13a
-#   text hash     0150917380e9be98
+#   content hash  4ec0cfe2931af761
+#   text hash     eaab80eb2948e148
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8cb669aeaedf9d45
-#   text hash     a66d2915761a0d72
+#   content hash  064ab9b76d7e2279
+#   text hash     f90d24c09be789e9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

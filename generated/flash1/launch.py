@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d44fdcb0c4867b35
-#   text hash     ba06574410c5d21a
+#   content hash  37eb9ccc35980641
+#   text hash     cd9e788e3b5d89d5
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d783c1916056524a
-#   text hash     083e3f0d04af1a88
+#   content hash  1d5e0321695926e9
+#   text hash     85b885e4d75e6906
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

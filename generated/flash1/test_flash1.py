@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b22e508a14340b89
-#   text hash     6e970e12e70543b3
+#   content hash  de62524508fd05e9
+#   text hash     9ea71d66e1a3a339
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

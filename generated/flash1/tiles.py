@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1bad91bb18ff1b14
-#   text hash     9fde3af05be3780d
+#   content hash  4769cfc4d0ed3cda
+#   text hash     93c297463c12d02e
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

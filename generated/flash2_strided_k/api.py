@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bd7d47a23cf6bf8a
-#   text hash     45eb96cb55780878
+#   content hash  c82edd30a5e4a9c8
+#   text hash     05e82d86c526c9a3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4cedda60619be81a
-#   text hash     20fd669dd81cf841
+#   content hash  e3e61fb9cac2901b
+#   text hash     9ca46253a5b3dad9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77a34048e9837e68
-#   text hash     ef91635d84d92862
+#   content hash  bde13bf7926b3d01
+#   text hash     92de61c8f36236d4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d2e5ca81ea5af704
-#   text hash     e9a1a171b6d1635c
+#   content hash  522603b33a3f3956
+#   text hash     61e6943bec16c790
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e75d2b4d2decca13
-#   text hash     a482ab9fb0a617dc
+#   content hash  6b41d23506e895d4
+#   text hash     4dbf89ba260118d8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

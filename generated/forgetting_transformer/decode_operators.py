@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2226cf787d0b61bc
-#   text hash     6af575e75c5bd286
+#   content hash  8cdffe8d2e0672dd
+#   text hash     287d61a6e038dec6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

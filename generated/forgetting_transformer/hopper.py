@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  34195d3ca55297b6
-#   text hash     6baf52aba24fb068
+#   content hash  963bfefc198ac4ee
+#   text hash     ca7a806d7eca2c2b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  102cf373a26e7f2f
-#   text hash     5ac7d4cc686b5524
+#   content hash  16ebac1b5ae18b00
+#   text hash     7e714d701b0ec538
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  727b0cb8a60c3a3b
-#   text hash     80a5108bcae72783
+#   content hash  da0809969acf303a
+#   text hash     c99dd29a66156f82
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  34aed68417c41545
-#   text hash     b627e9cfa589ec34
+#   content hash  0fc7813574a5401e
+#   text hash     61a10f2b6004f2ea
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

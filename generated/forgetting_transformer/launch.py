@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fb5e0de0fa1aa81d
-#   text hash     e5183ef4ca4eec0e
+#   content hash  c00a398e4d3e5966
+#   text hash     cdab94caa996c4fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

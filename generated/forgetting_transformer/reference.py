@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  78cd8007ea71e9d9
-#   text hash     c7c5f03050fbde95
+#   content hash  c2b541264e56489a
+#   text hash     5ed88f64e9baf627
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  179eccca08a72262
-#   text hash     204a9c32c6c94462
+#   content hash  6947240bca77c1d4
+#   text hash     ceea73c5dd5c3c1a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d5dfb9a199cd949d
-#   text hash     42c714d97daeb7ee
+#   content hash  ce7366259050be4d
+#   text hash     50a93531a136c3d5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0a38be69c62e509f
-#   text hash     daf50622b88e854b
+#   content hash  ccf078a45e10e320
+#   text hash     196ae47d899c9737
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5e9972aee58d01a
-#   text hash     524d0726768c686f
+#   content hash  fcbc13e681141a64
+#   text hash     9d14d3d1f874400e
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cd8debf7df48a402
-#   text hash     b8039d5ebee5c0b2
+#   content hash  83165e803b9dbc99
+#   text hash     3c59da7eed18b5e5
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

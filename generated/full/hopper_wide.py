@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  07eebd8889fe7b49
-#   text hash     ac82cd3207f73166
+#   content hash  dd394c688e35e990
+#   text hash     a88c93377b969613
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

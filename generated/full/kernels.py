@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  498695181ffbe5fe
-#   text hash     0b3f27ebc58c976e
+#   content hash  7560ef1dc6eb7b61
+#   text hash     5f67baa3104941cb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

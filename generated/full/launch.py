@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e67b22fccdc3e1f2
-#   text hash     9ce19a00c1d3c039
+#   content hash  96623e493f00f64f
+#   text hash     d7a9b9e2a5d8b025
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

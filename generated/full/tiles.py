@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ac48cf5807f20cca
-#   text hash     bb7b4cba9b28c64f
+#   content hash  b3de94b06d52bb0f
+#   text hash     d5726de2259b6bcc
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

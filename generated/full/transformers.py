@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  20f153411c380ce1
-#   text hash     ef7a8dce4b1a9123
+#   content hash  a574d9de15ab480f
+#   text hash     c8f494bb3ff8303f
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

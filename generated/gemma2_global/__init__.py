@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  306d1a610bce6a4c
-#   text hash     7e4de6e976aa8e0c
+#   content hash  f6aadac9210d1a8e
+#   text hash     cb3e9772ca1cc6bb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

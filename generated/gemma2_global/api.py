@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5750d210dade6954
-#   text hash     28f50077b3c9ab90
+#   content hash  6d04ddd14c391036
+#   text hash     0194edd06cf1c00e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  33f31e92cf05a75e
-#   text hash     62fdcea17cdd5406
+#   content hash  b0412d21dca8dc7b
+#   text hash     eb54c51b13505a6c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

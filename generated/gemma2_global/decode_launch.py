@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1c17e6053b65bad0
-#   text hash     ebc7297871812d62
+#   content hash  2cf370bf842298af
+#   text hash     1685f3ee183deabe
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

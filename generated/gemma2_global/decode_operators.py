@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b3c5c03b2903ae77
-#   text hash     bd9af305d38c39e3
+#   content hash  a52b72392100dbe9
+#   text hash     814822f16d6535f7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f0ef0fa5ea1d8ec
-#   text hash     df0ac6276ce76541
+#   content hash  39388498c5763c25
+#   text hash     5b452458a2e0b157
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

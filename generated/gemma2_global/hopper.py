@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24aff8777113ee66
-#   text hash     a6301757b5fe7ac1
+#   content hash  0cf4ad926f164b5a
+#   text hash     f1303a895f6d0c07
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

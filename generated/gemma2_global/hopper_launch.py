@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0a31f163149c6792
-#   text hash     65fd1c56963db01e
+#   content hash  77a5ce71e943a420
+#   text hash     f1d2ff756a8f826f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9cbbb0c8f711188c
-#   text hash     534943167c6ff0e1
+#   content hash  7e2aab22b42e650f
+#   text hash     4cd95e5e5ba577e7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b017f451dfe030af
-#   text hash     b4a5ec5c37fdf030
+#   content hash  d03cd1e14ff687a9
+#   text hash     d5b70e8653237836
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

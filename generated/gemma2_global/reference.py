@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  548f17178258660f
-#   text hash     86f154fa8a3915f1
+#   content hash  fcee2fe4a11ac802
+#   text hash     f792369b757e28ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

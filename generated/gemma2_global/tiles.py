@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  12bb0512f151e049
-#   text hash     9f947f854c12c3cd
+#   content hash  76c0a00c68ee6251
+#   text hash     63fb03218a67e035
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cc1ddf7932626ebe
-#   text hash     09fdec0ed0fd1718
+#   content hash  48ae93c78594511f
+#   text hash     d3a7c4b1c8b3de90
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

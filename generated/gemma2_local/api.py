@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  879af2ff5f4fa7d9
-#   text hash     5046e734d4327c96
+#   content hash  ffa0529bdf740620
+#   text hash     b75a51a1243eead4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf60efdadaced952
-#   text hash     12cb99b90e2f7ec5
+#   content hash  663e44ca507baea1
+#   text hash     7302fce1f2a90612
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

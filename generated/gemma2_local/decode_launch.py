@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90e0225f1decc29e
-#   text hash     b92b1814b1d2f2f3
+#   content hash  dc08d1de9dd6689c
+#   text hash     f89cc45ec20e616a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3513f3db49535636
-#   text hash     15409cf4870ac0b6
+#   content hash  4703d2390b2253cf
+#   text hash     ff978455367ac72c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

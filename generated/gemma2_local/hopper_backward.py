@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aace34309240324e
-#   text hash     3b6924c2d15be25a
+#   content hash  e5b6c11b63b9834b
+#   text hash     46aa9198728705c0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

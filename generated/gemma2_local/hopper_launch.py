@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94ff044f18f60721
-#   text hash     c8e4ccfaa9d548ee
+#   content hash  586d1419af1f0c18
+#   text hash     2a29e2e9f0fb54a5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  43ee2c07ed274f98
-#   text hash     ba1c8318bc8de38d
+#   content hash  0aa33ca6c9746d59
+#   text hash     0e09ac700c06f65d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22b4418f3bf9147f
-#   text hash     df91e73d605e40bd
+#   content hash  f81c7f10ac238c34
+#   text hash     6c36e0b2f312ca8d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  344b6c864dcb80cb
-#   text hash     88b2004a9f123aad
+#   content hash  1f584276db2192ef
+#   text hash     037d28f9899ac036
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  23d843f0e72628a3
-#   text hash     9f0537be7eedb4da
+#   content hash  de4812df0ae34e54
+#   text hash     2f2d139df45ebe14
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55026d4f683d9cb2
-#   text hash     d7762d7dc2cbd5e7
+#   content hash  f9d5f77dba5fed53
+#   text hash     746149f6bf2eb867
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

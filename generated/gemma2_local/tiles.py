@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7d3fc5dfa742407c
-#   text hash     300c7417d1be7942
+#   content hash  9c4ded1ad15de140
+#   text hash     eed59341d28bbbe9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

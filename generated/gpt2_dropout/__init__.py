@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  569d371dd1ba4202
-#   text hash     4c0a486e2b3e4509
+#   content hash  b89eb3600789afcc
+#   text hash     76b7a22aac162c70
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

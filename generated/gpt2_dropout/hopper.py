@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  54acc03e3717b148
-#   text hash     aa99661614f4da2a
+#   content hash  a86c0e2a5266cbef
+#   text hash     b09bc31b1396684a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c3c4aa9191f47574
-#   text hash     9463a15c5e19a942
+#   content hash  3bb5e862869b088b
+#   text hash     ef0a0ad9461bb30b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a7d3a9f50640c151
-#   text hash     44657e3938d6e5d2
+#   content hash  6b347a42d9f01d39
+#   text hash     c597385eaf307bff
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

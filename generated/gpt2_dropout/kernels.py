@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  56dfee1a02328b62
-#   text hash     512ef16393b6c2a3
+#   content hash  b6186f37c0e048b0
+#   text hash     bd011a2a3556378f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

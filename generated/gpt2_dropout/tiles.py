@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c7570314c3a0911b
-#   text hash     71137e6911b8af56
+#   content hash  40882ee9eefc7462
+#   text hash     672d8e3bb13241d5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

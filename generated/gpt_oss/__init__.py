@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  69a3d7e15851ae2a
-#   text hash     92d145f82ae79470
+#   content hash  d9db2ad31c0a034e
+#   text hash     7d361ba538c31ea7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

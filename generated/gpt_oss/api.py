@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0511bb4688680975
-#   text hash     6f516fad0a153e39
+#   content hash  bce1e1bacd247a67
+#   text hash     5239c3e4dcb048be
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

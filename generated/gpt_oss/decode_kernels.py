@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  74cfcecd16fb55da
-#   text hash     66ca2006966a0b4e
+#   content hash  4093d5b68b3e409e
+#   text hash     9e2bb2e6217220d4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  092fc119ea15b2cb
-#   text hash     c176d0c8c7c3f3a4
+#   content hash  f6653d9282d7a5af
+#   text hash     2694d9f9556d9bf3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac82101bf7d60389
-#   text hash     a9a10b2678f5d1c5
+#   content hash  93284cda1c083608
+#   text hash     518a450dfe5791b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cfeb56ea2ee4160d
-#   text hash     13454b7574e50901
+#   content hash  71c3c9bb47bc5901
+#   text hash     b470de6b14fc2ca7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

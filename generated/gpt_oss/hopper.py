@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e63e20a4d9869c7e
-#   text hash     e40bdb0c93f70f67
+#   content hash  bc819760f3c58a68
+#   text hash     ac41b598ab9bc122
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

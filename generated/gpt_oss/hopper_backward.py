@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a29ce001cc5ba5d2
-#   text hash     bcaa88a8a00f6ebe
+#   content hash  5c37382e529aac90
+#   text hash     9e3287db7bcc245a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  65f18da18e67c3b1
-#   text hash     3053b4e21a2680cd
+#   content hash  6bd71a8db0995c60
+#   text hash     0bad0679680c4995
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

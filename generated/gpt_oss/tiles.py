@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8b62681bb43e3077
-#   text hash     019797b150a7a275
+#   content hash  a05aac24d62a0c41
+#   text hash     f3afd2a31b410067
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e330e00ac78f7217
-#   text hash     2a8768eeebe6d071
+#   content hash  4bbfedd7e24015b4
+#   text hash     464b2049d9dab3bb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

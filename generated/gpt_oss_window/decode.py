@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fe6db1a7ae1be475
-#   text hash     3b28f61bf3ab3121
+#   content hash  e74a7b5d6f4d7131
+#   text hash     e107e0083e977bb3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

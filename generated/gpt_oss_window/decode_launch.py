@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f940f427e630328a
-#   text hash     9c53b4bd8e8f4f8f
+#   content hash  ae1efec7fcde0fc8
+#   text hash     257f93160f3b89ef
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5277f45bca77971a
-#   text hash     b0c588d129490de4
+#   content hash  b31fffeb0f3ccc52
+#   text hash     1ee006e28fdbefe4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  00051f26ffdabfd4
-#   text hash     41c1c03ac9ee85e6
+#   content hash  5809bf6f80a9e1f5
+#   text hash     6510e9d46b9e269c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

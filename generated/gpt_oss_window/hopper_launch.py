@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  13679489e47751f7
-#   text hash     0c19d728cab7dbe8
+#   content hash  0483e7138b6dc4c3
+#   text hash     c30c75cadb3f4916
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

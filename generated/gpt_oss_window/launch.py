@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  405132b1c42df291
-#   text hash     ce7a62537e54923d
+#   content hash  b46ef440a468b1a4
+#   text hash     437dce8f2788e602
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4bd9c56b099e17a8
-#   text hash     d82caf7a809573c0
+#   content hash  e96822b8cc950fd9
+#   text hash     0193b547c82cb4dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f39f17e9feb06b5
-#   text hash     e60ccfc3fd84146b
+#   content hash  7010dd031832a6e5
+#   text hash     8bb31544072956bf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

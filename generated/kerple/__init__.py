@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  18b3428f41842acc
-#   text hash     72bb9685ab896b96
+#   content hash  462c00da667dd10a
+#   text hash     d8dfa48259642ae8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4f8c559923e09624
-#   text hash     06a6feb2ad9f0891
+#   content hash  cf31f045b919dbdc
+#   text hash     1ee74e2aaf9167da
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9a2cf0c49b1c6f67
-#   text hash     739bf9443b4f14f9
+#   content hash  c93d0892373d2a02
+#   text hash     5a511c1ff711216e
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

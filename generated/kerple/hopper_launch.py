@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e714348b82144019
-#   text hash     842bc28d3d4e483e
+#   content hash  01062ecab4d59927
+#   text hash     e783d8609a6d4292
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

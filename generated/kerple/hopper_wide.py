@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cec26453e62ab246
-#   text hash     9a02683632d6165a
+#   content hash  01f706a02cbd79c1
+#   text hash     a3be8d43be57bfc3
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

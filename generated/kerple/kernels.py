@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9031e27f172ee2b8
-#   text hash     2fd3e0171f7083c0
+#   content hash  2501414f616fdac9
+#   text hash     9d915f2c329da1ae
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

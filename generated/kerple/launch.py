@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5054bb7dbdcd004c
-#   text hash     3ae37be73897f3f3
+#   content hash  a43bdc8722ceac67
+#   text hash     657b83023c3aad19
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

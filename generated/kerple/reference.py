@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6d8959199c0d7d95
-#   text hash     b92b8c7c5a18ff6f
+#   content hash  e337eded3b92d2d2
+#   text hash     d9ffa63e6a448e40
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

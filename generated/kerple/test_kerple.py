@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1c73ad18a2c7bb22
-#   text hash     2b10d190d901aaa8
+#   content hash  01c7da8bbd862922
+#   text hash     9b64de5b49963976
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32bca89088a581e1
-#   text hash     cbf027c2cfae6921
+#   content hash  78a23e051b46ca74
+#   text hash     48d7e506f017e0ce
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

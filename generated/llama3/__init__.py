@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e25bfdeff5d4421a
-#   text hash     ad84b89941522d8f
+#   content hash  924e88320254f8ff
+#   text hash     174e473549330399
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a9832fadf4cee05
-#   text hash     948c9320530a40b7
+#   content hash  9075ce324ebe97d0
+#   text hash     34fe663a77300468
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

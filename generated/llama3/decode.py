@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  729ffe56acb4d96e
-#   text hash     1e7492acef4c2d6f
+#   content hash  7d437b117ae384e6
+#   text hash     664bfbb431ecdbd3
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d9940c6a71f15b8
-#   text hash     84a4ab07995ffb53
+#   content hash  3fb9f61c26acf8eb
+#   text hash     2a82d55b5fe13c73
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

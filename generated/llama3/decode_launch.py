@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e3de8877f2c9b745
-#   text hash     d2707dcc438b0239
+#   content hash  6f32f34a78e03aaf
+#   text hash     09fd381716f36095
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

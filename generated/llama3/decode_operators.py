@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  560c577acf29dd38
-#   text hash     beb915f3bfebf6c9
+#   content hash  a96ba982abd309d2
+#   text hash     498f2aca416200f9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5d3d743b23148c89
-#   text hash     23606dfd9f1880bd
+#   content hash  fba17134ed9f8fba
+#   text hash     c14293acf83c651c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

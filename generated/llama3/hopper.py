@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c9a771e359aab18
-#   text hash     6ee099c6925cb4ca
+#   content hash  39147168f4c583c1
+#   text hash     2fd247c755f0d185
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b59ac528d4293bfe
-#   text hash     324e8af51df71f46
+#   content hash  3bc4cb61d9341b94
+#   text hash     3d29013d778dd398
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

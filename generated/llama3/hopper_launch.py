@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ff2875a317c651d
-#   text hash     a9ca0534a6217840
+#   content hash  f46b5a8f3294fd39
+#   text hash     84cb30063248a159
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

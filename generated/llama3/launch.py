@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a17acbdd1f694588
-#   text hash     e4d627d931e79d39
+#   content hash  4d3cffc0941b3123
+#   text hash     26a5f25769191691
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c336154d705467fc
-#   text hash     346df50b9ebd5d0b
+#   content hash  6a908b8a56852aa9
+#   text hash     efe78847fe1df7bd
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3cc3e4cb823d609d
-#   text hash     1258216fa918c0d1
+#   content hash  c84c15cbac92d8b6
+#   text hash     63a0e8351a594a5c
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b194fb4b5cbdb5b
-#   text hash     ac65eebb03b7e22b
+#   content hash  e638e491a3bec7ad
+#   text hash     b3a92996c3ef50fd
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

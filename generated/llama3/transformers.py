@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  de9b131dc06d9b2a
-#   text hash     e6435026646a1514
+#   content hash  9540711f668e1da8
+#   text hash     438e1d79be9865bb
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9cbcfb81546d92ed
-#   text hash     e97cdb9ff2c544bf
+#   content hash  f886d1eca296da82
+#   text hash     9ff18d1ee3094bf7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d26556132d3c8d4c
-#   text hash     85e7e07e5a6d307b
+#   content hash  489b15053f38cfd5
+#   text hash     a7b0923259fcf4fa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

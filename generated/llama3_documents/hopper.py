@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ca8fab2f04f6f7e5
-#   text hash     75670a204602eb39
+#   content hash  d37c0e81e363134e
+#   text hash     ee78eed7cc83daa3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85d88f1c283f7d75
-#   text hash     04c198de7bf97e83
+#   content hash  19b6284a7bfa1617
+#   text hash     56e02dda9bcd5a96
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ae08a2427596d60d
-#   text hash     5703d8e840ccf971
+#   content hash  e0caac2bcf4dbf47
+#   text hash     6d73acbdd4440aa2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

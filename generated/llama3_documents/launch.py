@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  624635cb1c071a33
-#   text hash     ec6e00426cf2d1a1
+#   content hash  b79bac1dd562ce53
+#   text hash     1cfe9465596ffe2a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c1030a3015efd86
-#   text hash     4e53acfe8e7fd562
+#   content hash  cbd241336a381f5a
+#   text hash     46116a7a25869c8a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

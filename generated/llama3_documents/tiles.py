@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  460898456b5794d2
-#   text hash     29dc387fe4a921f2
+#   content hash  90f9e054dd4e1328
+#   text hash     afd296e13fab0041
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  135bf426158debce
-#   text hash     713780835ecb6b96
+#   content hash  2b791dd67f489cb9
+#   text hash     34000c04731e6f25
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f94d47ec9488d524
-#   text hash     8bf4deba847bbef2
+#   content hash  8a193af8aad1fb25
+#   text hash     0c5171fc0880d46c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54f8c328efe3995b
-#   text hash     4d23c325bc642273
+#   content hash  1445f4a06c75c5fa
+#   text hash     e82aca2ac94692d8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

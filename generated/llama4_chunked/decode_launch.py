@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  09544b7bacfe7290
-#   text hash     f956cfe351033793
+#   content hash  d7de5e0e38306e11
+#   text hash     164f9ee9fdeb95c8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ff6f061b3db4422
-#   text hash     f857feb697ce1835
+#   content hash  acc7643b5895b9d7
+#   text hash     a3106bacb61e534a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

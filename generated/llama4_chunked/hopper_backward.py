@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d4e9e10351e32734
-#   text hash     07e7f3fea701e4f8
+#   content hash  a9856abf8829b0b1
+#   text hash     c3526247f33ab2c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4cb28346254e6d3
-#   text hash     7de1beffd5369043
+#   content hash  8ec213613c5f3e48
+#   text hash     70484f7f90496955
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e87511b047c3af83
-#   text hash     65cb69b087ce207c
+#   content hash  d0c9fad40e49583a
+#   text hash     b752cd91f2bb41a9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

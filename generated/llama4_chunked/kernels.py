@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  96fa07bc0021c2ff
-#   text hash     18d1fa6ad37944e8
+#   content hash  6bef14404bf6e9a2
+#   text hash     993c988d22cc58db
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  051b6ec7f29bc140
-#   text hash     9aee8f9b199e70e7
+#   content hash  b0e029445cd20eea
+#   text hash     4ce06812af9508c7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7bcf9d15cea3cf78
-#   text hash     f63161a34d1f4f2b
+#   content hash  89b8d928bd4ddf7f
+#   text hash     4929cb181d63a940
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c9a655fbce631be0
-#   text hash     92b7bfa40489cd7a
+#   content hash  7f234d5234893b20
+#   text hash     62062feb274176c4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3debe785acc4daa8
-#   text hash     e7e38876115650b8
+#   content hash  a1e0b8a38c8b6fc6
+#   text hash     489d57dc18430bf1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  02cf2462fd403518
-#   text hash     c2e760a30db3a35e
+#   content hash  4e200c2cfe61b04b
+#   text hash     ccddcfbacbf12117
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f61f44da771d461e
-#   text hash     c47069aceb111c05
+#   content hash  92b8914b9f0dedc4
+#   text hash     b9de6d6b556fb641
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

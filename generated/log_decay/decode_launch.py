@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c7118d1569aff4e8
-#   text hash     012af3b959366c94
+#   content hash  6ed12c8877a3a0d5
+#   text hash     0c8facada34cb567
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f786b62f33148e06
-#   text hash     0070176f611d27dc
+#   content hash  4d6dcd316d621fd2
+#   text hash     43a3fe3395b42e04
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  75ad0e6cf7b7dd19
-#   text hash     95f89d9fa5c594cf
+#   content hash  786df29f81362f5c
+#   text hash     50eb8b90839c88cb
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6d01ae20e5317947
-#   text hash     9bdd025431b39e7c
+#   content hash  80d3c7bae2ed42d7
+#   text hash     92993835e72a5d15
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e60fee52b413ddfa
-#   text hash     1bc3076f0282cd5d
+#   content hash  b8dd8f3aceca3025
+#   text hash     b486cc3c81d80c9b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

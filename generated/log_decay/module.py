@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17af07217dfdeb47
-#   text hash     5c46b4f2107e34e7
+#   content hash  3a18e770fa08971e
+#   text hash     de70739fcac0afa7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a52e1e72da366ff
-#   text hash     93fe4276a12ea0b5
+#   content hash  f143149ec9e87293
+#   text hash     1517ffa96321d086
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

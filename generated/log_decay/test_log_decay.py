@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3cfb4502cc9ed3af
-#   text hash     99f825e6a294fd31
+#   content hash  abab717675dff48a
+#   text hash     6fcd169b6b002856
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

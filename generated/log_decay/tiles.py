@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  52c95b899a66866d
-#   text hash     7ffc0821ed445883
+#   content hash  637db6772303db35
+#   text hash     baafa1f233736724
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

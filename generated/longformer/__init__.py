@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c8cafd24b56dc933
-#   text hash     df482f43180c57f5
+#   content hash  479f7820e32294dc
+#   text hash     9e53b365335e758b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e45c75dbf8478952
-#   text hash     319349630b9156c3
+#   content hash  57e44db41c152c17
+#   text hash     1c74e5586f7269a7
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

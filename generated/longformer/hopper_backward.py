@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f4ceff712a8afce0
-#   text hash     024abd00050b0539
+#   content hash  39e76167bf0084a2
+#   text hash     2a596e8d65b3c255
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a464cfcca8568c41
-#   text hash     678af690dd36779e
+#   content hash  2e433daa1a935d55
+#   text hash     70b91e1fb98e24aa
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0e30bcd658aa1082
-#   text hash     91d4c43fe885af01
+#   content hash  8a5c7dd44ef28920
+#   text hash     cbfb4586842205aa
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

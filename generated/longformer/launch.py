@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6003baa3003154ce
-#   text hash     b99a04f1fe43c52c
+#   content hash  aecb85518d348d37
+#   text hash     7041f7ad4902b01a
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

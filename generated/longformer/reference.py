@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fcb55eabcccc7d5b
-#   text hash     225d1d11f46b7273
+#   content hash  e25d1b1ca23e0b85
+#   text hash     8ad7290da2ffc2d5
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

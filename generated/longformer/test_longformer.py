@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5df7e86c099b1a4
-#   text hash     c4e669a56cb8ab33
+#   content hash  31676452bbca57b1
+#   text hash     44586767be0e67de
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

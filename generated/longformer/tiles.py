@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5fc69081d660b59e
-#   text hash     11ba297bb6e46b8b
+#   content hash  fec8574c855a2004
+#   text hash     f37a450370da5fe7
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

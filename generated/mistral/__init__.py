@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  38418bcd64277e71
-#   text hash     09dba1d86f885e65
+#   content hash  f4ee0559f8befef6
+#   text hash     db94569b00a793ac
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

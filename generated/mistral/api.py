@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d9b9ca7ac8840230
-#   text hash     9bccd26e0b94a4ff
+#   content hash  b0aef3aeb374731e
+#   text hash     fcdd8d564d49e67a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d735679931cceea1
-#   text hash     1e46e20166a27cc2
+#   content hash  5213338f42062c48
+#   text hash     808afe3a0105b340
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acd1a63f2db55b06
-#   text hash     3afd75faac576c3d
+#   content hash  67b83df722ed1df9
+#   text hash     b33ae6e679d43e3e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

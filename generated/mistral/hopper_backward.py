@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  89e094cd3be26176
-#   text hash     62d38ed975ea23d7
+#   content hash  55d9f877f9f0bdb5
+#   text hash     301a5f02e7a8e30e
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

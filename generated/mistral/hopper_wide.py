@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  db707f4f90225a78
-#   text hash     7fab73e08bee839d
+#   content hash  b20c5c8fd7437ed7
+#   text hash     212222f027437f02
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

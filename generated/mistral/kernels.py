@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  513d05d58ad595d1
-#   text hash     77d75307c7c0aa6b
+#   content hash  b192b6fe7de9df21
+#   text hash     ecc309a5a1bf774c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  384343712885ff88
-#   text hash     d9db216edb59d3a6
+#   content hash  f4bc77f8fd075de3
+#   text hash     2a673562b9c155f6
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a4cdf49110082d5b
-#   text hash     17ad581c9de3c384
+#   content hash  cb02e0121dd692b5
+#   text hash     0566ebb556c10a05
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

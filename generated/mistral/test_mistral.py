@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f6a4415e68aace99
-#   text hash     e3bb405e2c4a15f8
+#   content hash  7e163e2ccf7607f1
+#   text hash     65048c291e7819d5
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

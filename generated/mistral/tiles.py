@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  65e1db6619f7ca20
-#   text hash     de87f267e7ee0cdd
+#   content hash  d2c9b8dced80725f
+#   text hash     43e881496df57144
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

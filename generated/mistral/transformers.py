@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8590ed7b573d1c72
-#   text hash     5d5c28578012bc19
+#   content hash  d7c6f62cba1b431a
+#   text hash     815fd5c08682ee7e
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

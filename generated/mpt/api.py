@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d429cb78f976ac69
-#   text hash     114cb736c9865371
+#   content hash  368681f3d6a55766
+#   text hash     bacd30a529cdd991
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1329cb2d83c58eeb
-#   text hash     4712cc9bf0d7285e
+#   content hash  ec43ccb2c7067a6c
+#   text hash     14f1313a6d394079
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

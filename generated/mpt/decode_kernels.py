@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  688da5cc3f99174f
-#   text hash     9f9e8fbf58bd8584
+#   content hash  dba437262a0caa0a
+#   text hash     05b0e657e449e31b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

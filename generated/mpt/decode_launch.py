@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5b055ced18e4816a
-#   text hash     a68b3bef77ea859c
+#   content hash  a07ffffa1fe2d62b
+#   text hash     c481bd632bd7af55
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7ea4f2183aec9ec
-#   text hash     05234ab0bc2510fc
+#   content hash  7fb8acefbb15ce47
+#   text hash     bb6c9e11fcc24929
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b68932c1a57c01b6
-#   text hash     0bd5cb54ed7f8324
+#   content hash  c726fbca097ae80f
+#   text hash     2c2819f5480735d9
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

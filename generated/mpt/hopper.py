@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  48f17947c6f452e2
-#   text hash     78ca539227fae585
+#   content hash  36ab8e12fe64e6af
+#   text hash     4edc70829cc000be
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

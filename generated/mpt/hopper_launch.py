@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0e4f46daaef84cf7
-#   text hash     065b6f27a34c41e2
+#   content hash  78cfef19a0918080
+#   text hash     145ea163332e1cbe
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5bdcd56ae37096f4
-#   text hash     36ff1bc7fda62fe6
+#   content hash  db021b964bf03369
+#   text hash     25ebdd0b606a5f5d
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23aa708721e75713
-#   text hash     847d84a51f582217
+#   content hash  0bd0f3836193620e
+#   text hash     295c10121baad5f8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

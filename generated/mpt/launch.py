@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a33030432d1d1348
-#   text hash     0c5224df1793734d
+#   content hash  0b2a84c5abe1b111
+#   text hash     93152818afa03512
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  917a18dc7fc88d3f
-#   text hash     cc44f789660faeed
+#   content hash  4be29d137da077dd
+#   text hash     33bf7237bb6a840a
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7191c99f8cc5fe39
-#   text hash     94f18f71953de9b4
+#   content hash  609b0f0e489e1c8b
+#   text hash     9f4d65f445bdddb5
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ace22fa9b392355e
-#   text hash     71d66526ed814644
+#   content hash  2af7bf41bd42fd4a
+#   text hash     82de4ff6a15bed88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

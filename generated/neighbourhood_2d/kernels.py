@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7e2887bc9650ae8b
-#   text hash     bb1c05ae603db7c4
+#   content hash  c217b1413cec8bf0
+#   text hash     643be494e9c10c08
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  529dcae08f84c882
-#   text hash     f988e0e1767e6dfe
+#   content hash  f585abdf11c2ed98
+#   text hash     808143cbc414afde
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  de89453fa71a31a0
-#   text hash     c08c46e81f499fd0
+#   content hash  73c17f3e64b06599
+#   text hash     8eebda8fb1aa89d8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

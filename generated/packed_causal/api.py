@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a4618f965245ac1a
-#   text hash     a38c7d84f9a6c8f6
+#   content hash  712d009672a6e961
+#   text hash     2c10a68d7aa4d566
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

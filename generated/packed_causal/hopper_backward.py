@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5a20932e46d75bf6
-#   text hash     eac9131214b72127
+#   content hash  1545cc6b7111d94f
+#   text hash     46e1e6427102babf
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

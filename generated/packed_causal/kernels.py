@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80afb394b66b0913
-#   text hash     0b0811118aae2a4d
+#   content hash  ea182e39f9a3c532
+#   text hash     c0f23ab3eb16afe2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0a1304b5d868878c
-#   text hash     365a8b8bd2ef1ed3
+#   content hash  527ad29723fa5eb6
+#   text hash     4de70e5e86354a3a
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f46868fdfda03e32
-#   text hash     83d39dc7fbb6c12e
+#   content hash  af0288ae6c1112f9
+#   text hash     3e57cf3ef78af0a4
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d6f291d0038cf8ad
-#   text hash     2c4e799a0e146854
+#   content hash  e071bfcc714b9f94
+#   text hash     d5b8e32c94c23a84
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  421e23346752cc6f
-#   text hash     0045dfbdbe309d98
+#   content hash  97b91e0a681d9058
+#   text hash     a037feb41b4679b1
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6e3de3477fcc914c
-#   text hash     ced62e64db8c58ed
+#   content hash  63f4afb70f6a0765
+#   text hash     898b5e854bc9bd75
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

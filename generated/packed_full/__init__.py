@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  34cfc327df26383e
-#   text hash     e1713082fe8c69f3
+#   content hash  a48f1e0cdc544d2a
+#   text hash     1e6fc90b1f03d2b8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8bdc08366fa954b5
-#   text hash     845eed5d44d8ca36
+#   content hash  ca88bbd38d7e5639
+#   text hash     dacf1603cd3fef3f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1a6ce3f345a6a4d6
-#   text hash     7d8934ca75abf5eb
+#   content hash  612d20669630a06f
+#   text hash     5dac503702079f8a
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

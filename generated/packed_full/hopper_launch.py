@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b2a71ecf626bfe50
-#   text hash     c5477a636445d755
+#   content hash  b2e80a066f3fd337
+#   text hash     90f854ab9bda5595
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

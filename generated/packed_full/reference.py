@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88691e1ea679e98c
-#   text hash     866dcf5a09809d4c
+#   content hash  b36ad00d13814cdf
+#   text hash     21de22c07f85a9f6
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a27c7c107521a242
-#   text hash     50f4e866ad02b3b4
+#   content hash  8a6abb2a6bb468c3
+#   text hash     f914f860287f9abe
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

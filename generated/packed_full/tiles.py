@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  37d2d35b33d957a1
-#   text hash     575acaca6bc27ae9
+#   content hash  ae2039da5fe99522
+#   text hash     cbed94d8001f9e79
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7d4b9b34bfd6ea9f
-#   text hash     d0121c2dce86e32a
+#   content hash  23529e6a1df76e54
+#   text hash     484939177c1ac585
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c9d6a1b498b74d2a
-#   text hash     60ce9b9bb78bbf71
+#   content hash  7b24d6f375ab4c8d
+#   text hash     03e4f33397a7d41e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  81c934454103cdf4
-#   text hash     b3807ca2c7e73690
+#   content hash  2c66eb13b9519342
+#   text hash     97a607b32a51e675
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

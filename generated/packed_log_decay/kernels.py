@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bac5dc7c8395aa62
-#   text hash     f490ce8ca1c2a3eb
+#   content hash  3222e696176df269
+#   text hash     6fdc153961460d6e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

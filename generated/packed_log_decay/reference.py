@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  17282aad539d8599
-#   text hash     01479d4aebe839d5
+#   content hash  3cf6ebc2cbac8409
+#   text hash     91c9cca47e9d0606
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

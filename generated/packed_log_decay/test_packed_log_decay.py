@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e264b8679ef492bf
-#   text hash     937067e2571f52b9
+#   content hash  70a6ed0b8e4d16a2
+#   text hash     21e619aca83b7e95
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  07a1f2de3e5ddeac
-#   text hash     2e483eb6526c10ea
+#   content hash  3c7406b9efc3f2cb
+#   text hash     53e68306cd82f60b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c3eaf40f279fb0be
-#   text hash     2485abdff8c1f200
+#   content hash  69886b226742de9b
+#   text hash     453cead6779399c0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  21eddc80d38b7f6b
-#   text hash     4146e536360564c6
+#   content hash  a9cafd93592a3d89
+#   text hash     b33c37798675c4b0
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

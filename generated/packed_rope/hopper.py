@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4caf5dd77ee7b204
-#   text hash     cb1c7984376b28fc
+#   content hash  def9315107fbeaf7
+#   text hash     7fda33cdf2f5ce50
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

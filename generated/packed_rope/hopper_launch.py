@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7797e31ccfd22e99
-#   text hash     21e1b02f28406b70
+#   content hash  00afc66c5baaa321
+#   text hash     3e006224c21a28c6
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2cc5e2c2f06d210a
-#   text hash     55056a3318dcc2ad
+#   content hash  17f018f0d1b1ee46
+#   text hash     8c0a0841c042718e
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8313356d01a309f1
-#   text hash     15751f5587c3f268
+#   content hash  338bedcfbefae819
+#   text hash     f19c6345c02fa311
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ded657be15b0017a
-#   text hash     bb50a5d33900d470
+#   content hash  0c7761dc34d29b93
+#   text hash     dcb0e0d80e381676
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

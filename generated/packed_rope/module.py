@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6ea946b1ae919967
-#   text hash     a7ba5611fb0bef74
+#   content hash  db644b42e7bef0a2
+#   text hash     b9a5d7550b476b8a
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c2880e9f6c1016b
-#   text hash     8fce26e0acb7b3f4
+#   content hash  3e4c953409db8c9a
+#   text hash     f043dc0e915b3f89
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

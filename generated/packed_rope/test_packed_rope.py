@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  21928e108e8487dc
-#   text hash     bae406fd22f6963b
+#   content hash  d96b8ebe18a60cdd
+#   text hash     908b7542db744fb4
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  439151f360cedf9a
-#   text hash     003c210b135c787c
+#   content hash  a8b024db0581b8cb
+#   text hash     a9490cd78508c842
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a6b410f36341e3a8
-#   text hash     3fdb0be29abcfbb0
+#   content hash  dd1f23e2bf581894
+#   text hash     3703992cc65b3f5f
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  20ed40a6a8eb6dab
-#   text hash     67520f9421515b76
+#   content hash  ef9cba5316100a19
+#   text hash     3a3982a470c75352
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3da80ec92e239540
-#   text hash     668af6d54a8324f3
+#   content hash  257f58df0a69aae2
+#   text hash     69b251c2a10bcb56
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  816f4fbac8eeae7d
-#   text hash     0071a9e13bf70fba
+#   content hash  f46cbfc9686e9c36
+#   text hash     856c99b74ae5121e
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

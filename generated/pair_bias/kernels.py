@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7d3fa150c0f41546
-#   text hash     6ce68806ab7c3b1f
+#   content hash  4c103b29d95880de
+#   text hash     c253d6d6fa60911b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  071034b8c5a579a4
-#   text hash     73eee72c4b91320b
+#   content hash  df1f89d928f6c515
+#   text hash     73dc930c51cf040f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

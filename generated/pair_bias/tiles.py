@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fce433c79c1d0535
-#   text hash     41e8da5c04654240
+#   content hash  15fbbe3583287593
+#   text hash     291b4f296e2ff51c
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f4985303472589e
-#   text hash     df4007683d1c1f6c
+#   content hash  eb902e7ce30853cc
+#   text hash     a292addf7df9f523
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

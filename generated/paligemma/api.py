@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9e1772aaae64fbe7
-#   text hash     0d3bb1a6247743c5
+#   content hash  c38dfb8f0f23aae5
+#   text hash     8832a602efe036ec
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd34cd72db973438
-#   text hash     46b921d661eed8f1
+#   content hash  280bd18e692a1fed
+#   text hash     dcb2c702935685c4
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

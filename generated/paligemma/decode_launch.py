@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  966c3fd366c0d7f3
-#   text hash     85a0f4a473fbf877
+#   content hash  b855e824e9b18351
+#   text hash     e6254a50ab2ed6ee
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  63c5f03113f36d8f
-#   text hash     32514e16b0a57408
+#   content hash  9f861b7224400970
+#   text hash     abdbeb3996edb95a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

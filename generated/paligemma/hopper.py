@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b402477f9f71aa0e
-#   text hash     9d5841fc013cb45a
+#   content hash  b9ed2744e50cbc6a
+#   text hash     844f7c95f7b27792
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  64a6742da7e3b65e
-#   text hash     2b7a4f2720d01a60
+#   content hash  c348ef83cf1bcc5c
+#   text hash     0fe53d632748a2b7
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

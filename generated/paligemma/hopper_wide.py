@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e7912f4079e53613
-#   text hash     b08e4cfc8e515910
+#   content hash  00a5218529794b95
+#   text hash     901fdb6c28497b7b
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

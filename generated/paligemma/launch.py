@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  92b40357f7b08aca
-#   text hash     427f69c6ed1d819c
+#   content hash  03e6ddc1e121e588
+#   text hash     42d398632a4939f7
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  098821aa8f65786a
-#   text hash     d01453c28bf60a62
+#   content hash  223d830c45a73403
+#   text hash     1271f64fd11ae9bb
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  890565110871c5aa
-#   text hash     ee5251314e0b8da6
+#   content hash  ccf229f91baffe19
+#   text hash     f50c8f6c786a771f
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

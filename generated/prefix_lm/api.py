@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8773619bc3e17e12
-#   text hash     14d226b97530427c
+#   content hash  ff3fcf0030f8107a
+#   text hash     522a92fb3f931147
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

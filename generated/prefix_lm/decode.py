@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7e2d218d8bc86b17
-#   text hash     6b277a7f8bbf78d5
+#   content hash  55763dfe4662d258
+#   text hash     983a93714ae21a28
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

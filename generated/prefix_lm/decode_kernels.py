@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  51c94482b4391186
-#   text hash     90ed16cd64eb95e5
+#   content hash  67f8b1b361845344
+#   text hash     14da4e5a80b8b973
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a5831170484119ca
-#   text hash     59f35d4eac053d8d
+#   content hash  c2901ba8aab7b8e6
+#   text hash     a3b2b4933187f3aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  57472e6aa015ea5e
-#   text hash     be9e7eb334f7b87a
+#   content hash  371dec534ee93dbd
+#   text hash     9634b23b917570df
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

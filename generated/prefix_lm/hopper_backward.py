@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7a3cac91fe52e5c0
-#   text hash     6f37d4851e39e3bc
+#   content hash  a2fb9062b0d38f77
+#   text hash     7cce46b1dc7fbfe2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

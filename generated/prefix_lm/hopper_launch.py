@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  071225b86b018dd3
-#   text hash     f54d2c6a909f26f8
+#   content hash  a7550ad7ad39dbb7
+#   text hash     0099dbe19000cfd3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8c6d75f67844ba24
-#   text hash     3727198ed77def46
+#   content hash  37ec923f4631298c
+#   text hash     ed4dea751f0ee083
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bb846566e1c670cf
-#   text hash     cfabfa1ac81a978a
+#   content hash  86e5dd781143e23b
+#   text hash     6de554560c99e343
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

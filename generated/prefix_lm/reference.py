@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e394222b7e42485
-#   text hash     c30f04d4d361b9a0
+#   content hash  cb5dcec0e7c22279
+#   text hash     df27f1a61136225f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9537bd1bbcfd2a17
-#   text hash     f7bc6d94a996b56c
+#   content hash  6d60551b49f60432
+#   text hash     3abca390406048e8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aad0736e5ac3f1f6
-#   text hash     66d3fb5a809a6b16
+#   content hash  fb420a481099374d
+#   text hash     ea824eba6c23aba6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

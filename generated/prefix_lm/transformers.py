@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  882f9c4347a343f3
-#   text hash     9f7bad3096ca9e37
+#   content hash  280ec967efce30a1
+#   text hash     c7216d25e4054645
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

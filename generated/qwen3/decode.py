@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dcb890b35dd46699
-#   text hash     22f2069827b5760c
+#   content hash  2df7f6e3bf2e4eae
+#   text hash     dbb66d6b1db71b8d
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

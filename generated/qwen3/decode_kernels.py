@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5248ad6938b0c0fd
-#   text hash     8744cd331a84908b
+#   content hash  a2b36ee744d14b5e
+#   text hash     8841a6ecfca6fbfa
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

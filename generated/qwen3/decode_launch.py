@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ffc902facc3c5f5d
-#   text hash     ef207c8d66c788d5
+#   content hash  821b963e847c8920
+#   text hash     dd958661b6175c15
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b1f7de55249fe381
-#   text hash     6398dfcf2a7edea4
+#   content hash  aa6df17bced5e717
+#   text hash     9d68ea942d0afecf
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

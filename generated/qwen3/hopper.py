@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7ecde068e93f0ff1
-#   text hash     8e5c76e000f1041a
+#   content hash  4038bad38e2f6a68
+#   text hash     0c1f4ed9cfc484c3
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

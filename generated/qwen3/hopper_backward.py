@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b3446aac1716e4f4
-#   text hash     0f6e35fb0d275b84
+#   content hash  e2eed1915a9137c3
+#   text hash     a3867e16315d654f
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

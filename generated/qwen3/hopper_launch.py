@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  45a9f8226bf3877a
-#   text hash     51e1dd87fefb78a7
+#   content hash  66bba585e9640f4d
+#   text hash     c2a7b945da2e4186
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

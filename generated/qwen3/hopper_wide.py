@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0e0dd2b415bfcea3
-#   text hash     2660bbe3b29609a4
+#   content hash  ecdf8df84de7a58f
+#   text hash     51cacebf737e7974
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ecec30911768e1eb
-#   text hash     f732105af226fcb2
+#   content hash  b29cd46041b969cf
+#   text hash     c53e6ec7c5563023
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  701167e5e808bbf3
-#   text hash     9bc8b0fb3ca54668
+#   content hash  723e3d9b9531b007
+#   text hash     14690b091c274692
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c1fd88e7008d9ad4
-#   text hash     f8c8359a21d5ac4f
+#   content hash  9e0c194c6b48ba10
+#   text hash     dac47795aedd8f40
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  12a1168c7df79cc2
-#   text hash     181eaaff8c876e22
+#   content hash  46821b730fe918c7
+#   text hash     9f37fa577ca30251
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

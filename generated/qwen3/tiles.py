@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a5401e44c02acacd
-#   text hash     b6999088c70b1249
+#   content hash  c98b7c0a7a2496ae
+#   text hash     d50a4ba4eb094053
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

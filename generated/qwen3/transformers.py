@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2b0a49a1eb4793e
-#   text hash     105b2b10d0efdc02
+#   content hash  f796ad23ef192f3c
+#   text hash     dd7eb1e10fd68ef8
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6292b33b50d89428
-#   text hash     72e37c05527a563d
+#   content hash  2c2d92b5fd1bf453
+#   text hash     3f7cd0e64e104d0e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f2e4e970d235df58
-#   text hash     8c74f7e2921c8662
+#   content hash  d67edfb67649e530
+#   text hash     c74485749d5de48d
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7cb32acf85cff03
-#   text hash     9a33bf4bde259a6a
+#   content hash  a52e3cced1abfa44
+#   text hash     77b5b1ce2ff94c65
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

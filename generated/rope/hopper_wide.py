@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4d04160c338268ee
-#   text hash     e4aae8e14e8a47e3
+#   content hash  86e3311a049b90b9
+#   text hash     99768c07c848891c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

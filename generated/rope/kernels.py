@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3a1086a648f966e1
-#   text hash     0d8e5c108ca4b9d3
+#   content hash  dc484a7956b245df
+#   text hash     a86a59cd2d10ff44
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

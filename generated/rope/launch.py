@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  496f7d3b128bb36f
-#   text hash     21332c617daa872e
+#   content hash  f074f58bc911362f
+#   text hash     e0f179e27f0749d0
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

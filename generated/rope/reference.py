@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2ccf6262150efeb
-#   text hash     6ab0c6bcfc653d17
+#   content hash  9d9c65f0850b4212
+#   text hash     907114df915ae8ac
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2d59c405e62dca6b
-#   text hash     9789d04d287c9cbc
+#   content hash  bdd6720c59fae891
+#   text hash     c3ab903bfc19dc38
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  11adcdc41a660f98
-#   text hash     167a78fa6bc4f259
+#   content hash  9e568580cec9a611
+#   text hash     d224e533b7775437
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

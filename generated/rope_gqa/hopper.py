@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53bca61c6d62330b
-#   text hash     6f6161cd0e96577d
+#   content hash  738b7fe9d721515d
+#   text hash     fce4bf722fb85beb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

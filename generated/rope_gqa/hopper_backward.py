@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6cd650198f77de02
-#   text hash     4050426f516544c3
+#   content hash  ceb8f73f5b8efa5f
+#   text hash     1e1d424ee64fb7ff
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

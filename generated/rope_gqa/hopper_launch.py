@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4796f13a55a300ed
-#   text hash     9930933e5a53b1c6
+#   content hash  2f3f294bd81f89a3
+#   text hash     f1dc6c7ef047d6ea
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

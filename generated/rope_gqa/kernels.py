@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3a34fe1d22a0b12a
-#   text hash     a5cea92bfa3689a6
+#   content hash  73daa2b2745894e4
+#   text hash     9faeed0ed378c11d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e5f15228162f5af9
-#   text hash     9d7fa4a37375c8ca
+#   content hash  3d8cf5419ad25d88
+#   text hash     3b556fe2881cf047
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

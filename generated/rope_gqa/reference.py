@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d609d8b2601b315b
-#   text hash     fd604d0678649daf
+#   content hash  f2d028349726b586
+#   text hash     274d1e626ca452fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

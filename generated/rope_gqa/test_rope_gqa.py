@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb7cd061eef21cb4
-#   text hash     c7ee9462c75496ad
+#   content hash  53a2776a8b666c3a
+#   text hash     182f98b6af57f170
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a012362d34d873a5
-#   text hash     49cf561a908dc735
+#   content hash  08b6c7fbb5f6bee1
+#   text hash     7787af53b25fbfac
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ae6c79f91bb53020
-#   text hash     a6b6711f03295f47
+#   content hash  c37aefb9534c4333
+#   text hash     879a88e8138415c3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

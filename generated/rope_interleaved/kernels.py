@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8e7869484ee4b1f0
-#   text hash     b68a7f5dd72ae4af
+#   content hash  9a0a134125ebc0c6
+#   text hash     b173ab64bf063791
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

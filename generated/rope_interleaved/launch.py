@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  129445874e9af9af
-#   text hash     5d32579cf53e15a9
+#   content hash  709abbe689626a14
+#   text hash     6ef2695069279ac0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

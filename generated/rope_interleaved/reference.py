@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e8a61c7addd94217
-#   text hash     bbd350dca32745cd
+#   content hash  4f12171ae0b5521a
+#   text hash     c30d519805064da7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1821ace5cb7ebdb1
-#   text hash     745c675545ec5182
+#   content hash  57bda73f278fb7b4
+#   text hash     c0e16d3ab65f589b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

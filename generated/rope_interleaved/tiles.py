@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85bc887118f4ad66
-#   text hash     50a1de65456e81a1
+#   content hash  4d40957efcd659fa
+#   text hash     de7561c01b08c86a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

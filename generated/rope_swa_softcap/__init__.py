@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e60c0827a1c079a3
-#   text hash     92c38216cb892ff1
+#   content hash  58efaa2293f73ffe
+#   text hash     bce491ee567fb0f2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

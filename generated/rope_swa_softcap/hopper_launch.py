@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7ca951101dc3700
-#   text hash     b0cdc89dbb913339
+#   content hash  d63bae594b518f0c
+#   text hash     6d6cc0baa6b46f47
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

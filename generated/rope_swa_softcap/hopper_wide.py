@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a149e8bfbe481a81
-#   text hash     06f595fa4a7ffa01
+#   content hash  8bdcca915c1fb6bb
+#   text hash     b32aaf425d5ce63f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cbfc518e508bec26
-#   text hash     38b9892a5719a2ae
+#   content hash  d5879b138b71b2ef
+#   text hash     93f0a21b8c7958d2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d7e8c4ec0d88b744
-#   text hash     073d060fd079e92a
+#   content hash  cd125120f00d267a
+#   text hash     ecfedb720cde70e5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  50ea5de142993837
-#   text hash     338109bcd2132b6d
+#   content hash  b94c16ed9583adf1
+#   text hash     f7a79af249c86a31
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

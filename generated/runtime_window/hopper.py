@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  537b23824b64ed13
-#   text hash     8dd5b6aa4e2a4a39
+#   content hash  330f71f354d06278
+#   text hash     9ea79b72d1bb9dab
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  83a29d9e6160a48f
-#   text hash     19fc74f422f723a2
+#   content hash  858f063fbe85b7ad
+#   text hash     955208aaec9be40f
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

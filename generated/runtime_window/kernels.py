@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0959e68f9b8c70b3
-#   text hash     aa679c508f779266
+#   content hash  2d6a8ee5d3713963
+#   text hash     3d63bea97ad4bb7e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

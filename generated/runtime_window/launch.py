@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  be21bd81217315ca
-#   text hash     40447192fe3aa926
+#   content hash  88301a9834cf4de0
+#   text hash     a8d2f419557e4b0a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d111d8349f6d5991
-#   text hash     e5f66fee4f4586c4
+#   content hash  f6819ebfa26a3286
+#   text hash     56d2f3157c5ed2b3
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  455f5b3ab4b7a530
-#   text hash     a67f247775a8fd6d
+#   content hash  65f28f176aa4dfa4
+#   text hash     178643149f842bbc
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

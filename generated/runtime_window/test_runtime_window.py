@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7d7e9710715bdae
-#   text hash     e3c47e69295e2dd4
+#   content hash  d86be51626f4a028
+#   text hash     0ea2cec9a1daf849
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4546d0823a645349
-#   text hash     dd9db5fa3b75bddc
+#   content hash  6ff3b8d075f9ddd9
+#   text hash     71acdbddae398615
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

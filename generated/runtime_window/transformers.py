@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  62a20dfcadae2edc
-#   text hash     1986127c5b73bf5a
+#   content hash  9ac6bdcf86b1402d
+#   text hash     7e89f711457b8a4a
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

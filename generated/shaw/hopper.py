@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  376a55414a52f211
-#   text hash     f6b1f6538542ddd7
+#   content hash  d2e49ddcb8b714cd
+#   text hash     e94c93b3ab31021f
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9e2446ae635f4a90
-#   text hash     99bb68fa2224f1a8
+#   content hash  9d51f9a0a24fbda5
+#   text hash     da8dea4a60e4a215
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

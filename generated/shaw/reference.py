@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6b70bee42c05132
-#   text hash     e94e19142f1699fa
+#   content hash  5bb82b034ca90255
+#   text hash     724a9d729dc961b8
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  413b93cc112661ce
-#   text hash     52f348b35598a067
+#   content hash  106f86ce075e2973
+#   text hash     9a96718a41b95ff6
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  570588c0441df5b5
-#   text hash     3154c11ce88fb535
+#   content hash  f1775ff75826dae2
+#   text hash     6d48dabbe31782b0
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

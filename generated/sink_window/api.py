@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6e020c893c5f5f35
-#   text hash     7ee7da6a228db4b0
+#   content hash  e83561c0aef303e5
+#   text hash     f739dfb335dbe91e
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  060e03e3406ba091
-#   text hash     e6a5eefeeb743a03
+#   content hash  e4847017f0c338f1
+#   text hash     98e9c93ddb6c4210
 #   render with   attnforge render SPEC
 """The checks of test suites and their acceptance rule; the test file next to it has what is specific to a variant.
 
@@ -289,10 +289,17 @@ class Variant:
         """An input of size 1 along some axes is expanded to any size."""
         __tracebackhide__ = True
         for case in self.alike:
-            x = self.make_inputs(case)[name]
-            for axis in axes:
-                x = x.narrow(axis, 0, 1)
-            self.check(case, **{name: x})
+            # its gradient is a sum over all that share a value, which may nearly cancel: then other numbers are drawn
+            for seed in itertools.count():
+                inputs = self.make_inputs(case, seed)
+                for axis in axes:
+                    inputs[name] = inputs[name].narrow(axis, 0, 1)
+                try:
+                    self.check(case, **inputs)
+                    break
+                except Useless:
+                    if seed == 3:
+                        raise
 
     def check_float32(self, name):
         """An input may have more bits than q, k and v."""
@@ -376,6 +383,10 @@ AXES = dict.fromkeys(("out", "dq", "dk", "dv"), ("batch", "row", "head", "column
 
 class Near(AssertionError):
     """An error so slightly beyond its limit that the draws of the yardstick may just have been lucky."""
+
+
+class Useless(RuntimeError):
+    """A yardstick that measures nothing, as rounding alone moves the reference too far."""
 
 
 class Dithered(TorchDispatchMode):
@@ -497,7 +508,7 @@ def accept(case, name, got, gold, lows, scores=0.0, share=1.0):
     sane = max(SANE[case.dtype], steep) * (3 if name.startswith("d") else 1)
     if not rms(row_yard.flatten()) <= sane * rms(size.flatten()) + 1e-2 * torch.finfo(case.dtype).eps:
         far = f"rounding alone puts the reference off by {rms(row_yard.flatten()):.3g} of {rms(size.flatten()):.3g}"
-        raise RuntimeError(f"{title}: {far}, too much to judge by; {TAMER}")
+        raise Useless(f"{title}: {far}, too much to judge by; {TAMER}")
 
     # of thousands of rows, some have a small error in every draw: they are held to the median over all rows
     alive = row_yard[row_size > 0]

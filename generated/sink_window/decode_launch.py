@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86c267c94c86f6b1
-#   text hash     4cbd81d5ad380727
+#   content hash  aac63db8101c19fd
+#   text hash     77dfda116a6f2450
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

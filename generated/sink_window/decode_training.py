@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a51047295d3a4ed9
-#   text hash     3c74af797eaea5f5
+#   content hash  6cf22fcef46a1206
+#   text hash     46eaf22bad671b58
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

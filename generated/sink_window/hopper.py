@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5aa87738992af672
-#   text hash     69192d7a675dab2d
+#   content hash  88c86a4bd4fd6122
+#   text hash     31c82be633e47669
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0e08a04a9a725136
-#   text hash     395d3f99d7747bbb
+#   content hash  09f20ec69e8ab9af
+#   text hash     8c3ebcb1485b8ee4
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4031522d1431e7de
-#   text hash     20139fab88f9534e
+#   content hash  7258b63351d181d2
+#   text hash     09ed897bdc0540ec
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

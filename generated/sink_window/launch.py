@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0d0a1ae2263c83ea
-#   text hash     e850dc1e7a935233
+#   content hash  f90853908257b6bc
+#   text hash     4f57626b504ba5ca
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a7eb331564292e8
-#   text hash     f65cb89b0fc22441
+#   content hash  05740dbe2be1b4d1
+#   text hash     20812adc72b79c30
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9c0116ab0d92f99
-#   text hash     9b28f1498c792119
+#   content hash  7661804c0e4f6e5b
+#   text hash     f2c316bb1c9a6149
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

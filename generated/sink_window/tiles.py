@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2cc96650f925dbca
-#   text hash     67031252d8ef60ba
+#   content hash  ab7dcf71c895ca4d
+#   text hash     bf4c629ba48436e4
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

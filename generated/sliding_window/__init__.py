@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  963f8668914f5674
-#   text hash     4f118c7f37bc9339
+#   content hash  e03f143b17d18786
+#   text hash     51ee06dd38b1f787
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

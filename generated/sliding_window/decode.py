@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a3944a7a43e6c9a4
-#   text hash     b2e4dcca841b906c
+#   content hash  b3596931991ac293
+#   text hash     30512d58107e4157
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

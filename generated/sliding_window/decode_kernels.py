@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41641b5f3ed4d8f1
-#   text hash     287b87727cb922ea
+#   content hash  7801dbb26872841c
+#   text hash     d4af9bd8d7e6185d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b620c77a2e3539b2
-#   text hash     e753fe3711c0fbb0
+#   content hash  5cb89c07f2b83b85
+#   text hash     9166f534edba5916
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1bd69292c9a2d49
-#   text hash     a2ae28e30287c316
+#   content hash  da21bf67f93e496a
+#   text hash     65fba7c940a29308
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

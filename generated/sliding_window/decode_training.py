@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b5d22f0c6913a983
-#   text hash     a53aa65231661063
+#   content hash  7979fbba5d8ba8e6
+#   text hash     03ec73fb1b41286a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

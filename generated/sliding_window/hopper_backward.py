@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c0dcb5b78359d598
-#   text hash     8a4623108c694e64
+#   content hash  fc68230e25c0b569
+#   text hash     9e0de0adfedba7bd
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  606892c84ec3ec0b
-#   text hash     fcdf3ba884a8fa86
+#   content hash  c5b074dbc8208cf0
+#   text hash     3e9b3283116a1f9d
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cdd22a109635d500
-#   text hash     261846f2fb29ec8d
+#   content hash  471db91f268575a3
+#   text hash     adb53b30ed4c8936
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a2241d2943ee6cf0
-#   text hash     c2342c6a697c0532
+#   content hash  97528b72d083fa74
+#   text hash     f65d0cc4cc098f10
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

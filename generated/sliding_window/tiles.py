@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7b3cc59ab9dfe95a
-#   text hash     03bd884684cb3236
+#   content hash  6db9a69571078511
+#   text hash     9a60677e70556281
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f8156e1b4e50ec4c
-#   text hash     7da2173c8c586c0a
+#   content hash  35130208a64fa6c2
+#   text hash     8f894c962a85269f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

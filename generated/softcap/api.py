@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f91b4b6a89eae9ce
-#   text hash     149f2f8344304f89
+#   content hash  9301749570bef928
+#   text hash     47a3051fe7123a6a
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

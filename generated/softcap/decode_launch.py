@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3d728c20ec4f61d6
-#   text hash     72c458327aaf8423
+#   content hash  c14b2b5cde499823
+#   text hash     730821415b3c8a11
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84c77e0a7fcb9993
-#   text hash     55b7dace75f1a560
+#   content hash  565ef34131282e8c
+#   text hash     0c63f3a616f38402
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da8fac2e5e802e3c
-#   text hash     8956471ba32f0fb9
+#   content hash  59008db648421870
+#   text hash     d4c455f85fed7673
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  75d0e043ed73ff42
-#   text hash     163d3bfb03d3958b
+#   content hash  ebe79da863617964
+#   text hash     d57a88ae7890cd00
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  773b934e4630ceee
-#   text hash     3cb42201e68ec785
+#   content hash  9429f17ed4a78da1
+#   text hash     f9563be5fac4411a
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3dd2116541808703
-#   text hash     88a3a68b93a7c890
+#   content hash  d1ef4e22f658555b
+#   text hash     b5269d663603680b
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  448a2fb3a6382bc5
-#   text hash     516bff4149c77de2
+#   content hash  3caebb18f237e02b
+#   text hash     bf41c4d32631119c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c695d7b2997960c5
-#   text hash     cad3e3150b2e1c7a
+#   content hash  0cb8915badd3b47c
+#   text hash     1426e221796a395b
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

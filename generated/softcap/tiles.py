@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1eb9dc6427bdb752
-#   text hash     a60f943447ac1728
+#   content hash  6c59d669f66f8b9e
+#   text hash     7ebc46f741702424
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

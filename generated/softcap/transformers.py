@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6eac391e4e02a22c
-#   text hash     a608ce491161a816
+#   content hash  bbdc7eb0f6d05cee
+#   text hash     cd89c5efbd809216
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

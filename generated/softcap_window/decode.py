@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  33991284b983e2ea
-#   text hash     9c231fd7d02de964
+#   content hash  f08398c69af1e750
+#   text hash     3ea5e43f758c924e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

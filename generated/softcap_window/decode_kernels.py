@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8830dafc8b7c4a70
-#   text hash     a673766fa93f399e
+#   content hash  2edb9ea218d85e83
+#   text hash     a755026bf938c4a2
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

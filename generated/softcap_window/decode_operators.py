@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b32a49f6cd11967e
-#   text hash     c7200b3d8877d997
+#   content hash  ee5b5d80a37332a0
+#   text hash     97969825d8bbae97
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c92ee86126ae0a66
-#   text hash     90dd5320959f3092
+#   content hash  f899f09b803f9bd3
+#   text hash     5f1bbbc3793d3362
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

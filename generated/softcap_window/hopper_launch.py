@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c13317cad1d7d9a
-#   text hash     377501149a0513df
+#   content hash  5a932d2e25033bc2
+#   text hash     aded64d2a2920e2b
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

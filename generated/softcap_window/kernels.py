@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b718eb27cdace5f
-#   text hash     aea136eb1e37e3b7
+#   content hash  860767309a1900d3
+#   text hash     983f245d8f59f28f
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

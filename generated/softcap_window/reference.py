@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36ceabb14942630c
-#   text hash     ed41377a7c27b78c
+#   content hash  b34aba2512047f9b
+#   text hash     59e194545626ed38
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

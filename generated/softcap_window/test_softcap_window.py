@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8f577fd7cb8074bb
-#   text hash     0bb6a8e7e5a3669d
+#   content hash  4e618d543e63993d
+#   text hash     1391e5e18c05c557
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  534dfc8ee2d66710
-#   text hash     538662011330e25f
+#   content hash  4c410f2da3c27db0
+#   text hash     25de7a8ef1c6028d
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cdbd968bec6ca620
-#   text hash     4137095ab29eca78
+#   content hash  9a7be5d0f24af29b
+#   text hash     bac5fc7ae23e7322
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

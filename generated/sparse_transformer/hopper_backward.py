@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  40fe56e2a07c073b
-#   text hash     2d73d7e8bd33e0b3
+#   content hash  a4cc8f9261f914c6
+#   text hash     8b0e183f066ba17e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d9475aa04507fcde
-#   text hash     abd370375cab2805
+#   content hash  9b9493e64d79d5bb
+#   text hash     f53b132b52ebddcf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8ea4d5a3df0b70df
-#   text hash     11488671fee0aa93
+#   content hash  99c604b47a361074
+#   text hash     4d5c64a229a8a1e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d9519318855012fc
-#   text hash     ac51a0af70b835f5
+#   content hash  1a65dc5b4c97485f
+#   text hash     e01c3ece91194daf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc9fd3b2b628c409
-#   text hash     429e2545b897ca5d
+#   content hash  9ddeda6bb21a19f5
+#   text hash     c0587331b479fb40
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

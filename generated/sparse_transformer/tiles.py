@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  08373373f0e2b92d
-#   text hash     7b6c9f84ddfb21d1
+#   content hash  000d83736a9fffcd
+#   text hash     c97d017a300eca60
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

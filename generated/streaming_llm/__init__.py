@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cbdcdee074d86507
-#   text hash     2a665df0c2dc4c41
+#   content hash  858e25dfb0d16eff
+#   text hash     79dc130c602348bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82fddfeaa6d616ce
-#   text hash     3d9103f8e87069c6
+#   content hash  2bed6e1a1ac6688f
+#   text hash     1c46e279275456fe
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5aa9300b489b095
-#   text hash     dcedf0ec1295e7fb
+#   content hash  882eaecacdc52c02
+#   text hash     55676fd87a57fe8d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  befcce04e4d53809
-#   text hash     c7fba7571f6d2ae2
+#   content hash  16dbad6e70904987
+#   text hash     bef265e6320b455b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

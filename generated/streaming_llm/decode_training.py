@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7aba24c09bcfa6ef
-#   text hash     26150fb99b730398
+#   content hash  037905e29066583c
+#   text hash     f9efeded19096286
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

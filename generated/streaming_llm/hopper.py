@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  08b1779cbbc8e591
-#   text hash     8efaeba53f8a1db8
+#   content hash  4638259035bc09f7
+#   text hash     cd2dcaf1d9a6ff18
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

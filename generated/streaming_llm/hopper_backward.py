@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  350e1a17c332a95e
-#   text hash     90d65194843b6e23
+#   content hash  04c0c1a0e8a1b551
+#   text hash     6cb2e680121f5275
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

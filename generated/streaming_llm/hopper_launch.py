@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fca021289c99f81
-#   text hash     3c55e3769db5a38e
+#   content hash  299569d5600765a3
+#   text hash     3c09f4abd674e14c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

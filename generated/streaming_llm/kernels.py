@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4a4b7053beddfe82
-#   text hash     aa0c7adb924830a8
+#   content hash  c978c5a93ddaa6e3
+#   text hash     237167717e97504d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

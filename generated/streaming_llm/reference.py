@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  49500d8320d5480b
-#   text hash     45d0bb7fe4b9f0c1
+#   content hash  6e7a987e1ae1ffee
+#   text hash     6b3efb9dbe05e4ef
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

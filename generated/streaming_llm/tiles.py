@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  489e802e70252a91
-#   text hash     93ca5be5bcf8a5b4
+#   content hash  251b0a7f8ef17f7c
+#   text hash     b598eb9b39890a88
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a5de7211f1e5df42
-#   text hash     a7b06e3197e31e0e
+#   content hash  4c69608859e7f82c
+#   text hash     ffe20a33955309e5
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

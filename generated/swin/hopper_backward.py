@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d4a5c215f46c341
-#   text hash     f76ed8bc501c258d
+#   content hash  e2602df28dc33bb9
+#   text hash     9aaed0a1f4e07a26
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

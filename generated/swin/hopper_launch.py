@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4931910d586da2d0
-#   text hash     b6511151db5a4402
+#   content hash  77b532b2a4c86209
+#   text hash     a81137f043c0aa5b
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

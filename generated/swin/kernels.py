@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d14b63d0ebda813
-#   text hash     700fd001624f4fe1
+#   content hash  b10c7f5c71b4a2f8
+#   text hash     7c3926ced579262b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e48df5dcaa425b6f
-#   text hash     6373d120bcff8822
+#   content hash  42dad676730bdf37
+#   text hash     df597971ff83230f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

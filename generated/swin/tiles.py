@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16dabc527b37bf42
-#   text hash     c2d99fb089a9cdcd
+#   content hash  7a48ec99155ee3f3
+#   text hash     cad9949cdc7c1e3a
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6003bd8c8ed6d18
-#   text hash     70fe717e272b9530
+#   content hash  c46593d356229ca8
+#   text hash     c451a73eebcae0ff
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6835895a05247cf9
-#   text hash     7a0269afbbf1ff28
+#   content hash  7a161423e3ceda94
+#   text hash     5bcc3eac654077d3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5e3d963477927d0b
-#   text hash     1e7e1ab67a72f2f0
+#   content hash  e006f0cb2811a7d0
+#   text hash     5abb94471081ca1e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9ee2ac23b786f55d
-#   text hash     95f196359ce93010
+#   content hash  4d854b9957f86b2b
+#   text hash     69b7988a794bce3d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

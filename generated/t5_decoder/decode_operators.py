@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5911a72b49904f2d
-#   text hash     aef5a64023c9bf3b
+#   content hash  c604cc486f47eee8
+#   text hash     a15b1f3a1dc80da1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  32f1845216693ac3
-#   text hash     3482855062e65cc1
+#   content hash  860ab2a57febcb64
+#   text hash     c7093a408d7800d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

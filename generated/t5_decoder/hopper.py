@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ef979c37dd700b69
-#   text hash     5a1ca57e284cc4e0
+#   content hash  91e633cf72ae131e
+#   text hash     1382696f380384ff
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

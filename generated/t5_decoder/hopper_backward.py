@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  192a62616bd193ae
-#   text hash     ce3ce17fa3503e69
+#   content hash  74bb4ee30a0103b2
+#   text hash     5df0246f4bfa11f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

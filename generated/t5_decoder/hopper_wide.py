@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fcf60f7531e49e31
-#   text hash     8af146e91d8cff2b
+#   content hash  714499dac41bef1d
+#   text hash     f84dfe58675c6c10
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

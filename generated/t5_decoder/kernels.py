@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  92a0296c8be5189b
-#   text hash     eb65aebf130ed981
+#   content hash  f635e46e116aa228
+#   text hash     e2ce82c575de7555
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

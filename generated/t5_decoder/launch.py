@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2f4b7dceefe0f5ef
-#   text hash     c4a3c8fca94a724d
+#   content hash  f71d8b400bb42cdf
+#   text hash     f2c3921ce91a7a3e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

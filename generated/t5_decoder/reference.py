@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dbcd66819132f690
-#   text hash     15f4e20e559bae2d
+#   content hash  e1299e0b58dabfb4
+#   text hash     b914ba5e373225df
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b72723c6e1389016
-#   text hash     16373d30cf6c5f13
+#   content hash  83d4969f90c63fa1
+#   text hash     a0e24f09958b82f0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

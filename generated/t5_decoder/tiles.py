@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e2bb4831a528c5b1
-#   text hash     62e4cc5dbcc75c85
+#   content hash  e13818667acf1044
+#   text hash     e8bd1a2950c2bf12
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  618601c66a0be78a
-#   text hash     5dd132f67ec2e8a1
+#   content hash  da7fe2d5dccc27f2
+#   text hash     e16d75ee78bc1ba2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dba2cccf3d961b0e
-#   text hash     b92a7604e1842384
+#   content hash  c7e7e96981dd2ced
+#   text hash     679abcdeadda0a66
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a498825de3f577a
-#   text hash     93a8dca879607e5a
+#   content hash  91c2719c7336bd15
+#   text hash     ed1303db4cc7cd12
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

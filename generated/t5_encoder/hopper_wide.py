@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d4e31b9b6025a0d1
-#   text hash     bbbb0d357e000fd4
+#   content hash  aed5bf4d60310c45
+#   text hash     df3728c02f1ed3a7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b7017a44aba64a26
-#   text hash     7fba31ebb71a8511
+#   content hash  7a988744a3bb3360
+#   text hash     f83bda4c1393f8b3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25c20e354ccf6bcd
-#   text hash     1cda151fb85b312f
+#   content hash  e99857adafdba901
+#   text hash     dca0480be246fd5b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

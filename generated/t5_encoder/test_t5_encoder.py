@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  805ef4cd2473ad76
-#   text hash     37795e96b83fb3c2
+#   content hash  39c81e636278defa
+#   text hash     8e5d4c7335ce4fdc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  31f69732cf39a1bc
-#   text hash     0ac695b918bf49b8
+#   content hash  09efb3e5db433765
+#   text hash     8f2416300ef552f3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

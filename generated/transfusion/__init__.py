@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  88fced69935e9b27
-#   text hash     0a62e1286008c13e
+#   content hash  eed34a30ed07a8fb
+#   text hash     a3e4d30db95b3122
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

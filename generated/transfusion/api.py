@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eeb05f66af8557dd
-#   text hash     f356fed3d0bd8b3c
+#   content hash  0af45817af86e065
+#   text hash     a5d7faa26354bf3e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

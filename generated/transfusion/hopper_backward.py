@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  74cb43346bc254b4
-#   text hash     65c345b9430b772d
+#   content hash  f127842ea9fb034a
+#   text hash     8617610879aa5355
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9b36b6e2e43b2ad8
-#   text hash     32cbcef10ee6aa40
+#   content hash  a742ab947189889d
+#   text hash     4b0af4fadb87ceed
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

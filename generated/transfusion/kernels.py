@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a67687091c5e032a
-#   text hash     b59eba70fa77bc58
+#   content hash  a9e84344f96eda2e
+#   text hash     e5d281fbd46f1a38
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9129dc2a25197a90
-#   text hash     f6fce27c84909dce
+#   content hash  9aec64ea0fb58832
+#   text hash     95914b5ec8101f7b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  23878945a38b72ac
-#   text hash     a4d6037a267845aa
+#   content hash  0ce6b244dd99853a
+#   text hash     2358199c310f7b35
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

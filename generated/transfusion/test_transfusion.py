@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1fa041166a0b3544
-#   text hash     4aead642a69702e1
+#   content hash  15f6484d1213e6a8
+#   text hash     ede805ed76665a6e
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

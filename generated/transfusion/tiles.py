@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a78524a818abdd41
-#   text hash     b2cbe2a291525522
+#   content hash  da0a5ee6f3eb6b6a
+#   text hash     4e799dc026fde869
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

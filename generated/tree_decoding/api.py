@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  92137a448263ab88
-#   text hash     8c96d5717091ff83
+#   content hash  1e6db7310e5c2814
+#   text hash     d1c8ea1101e98847
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  04ac14a6a3b2120a
-#   text hash     83d35bfbea2bffbf
+#   content hash  68b2e1ef1ee8a7b7
+#   text hash     54329d86c1c2d46e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  98936a06605ab4fe
-#   text hash     b2c66d1e06b0ef77
+#   content hash  db57b0e4c512d601
+#   text hash     8dbad74d58a065ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

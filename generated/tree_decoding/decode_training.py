@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e587bda73028ed9
-#   text hash     e47e3eab85ff021b
+#   content hash  3f947dd36a04fdb6
+#   text hash     f09cbaf99c205d76
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4c7244177e0dc814
-#   text hash     0436073dae52db11
+#   content hash  a9fff19602385b84
+#   text hash     ffcd0f2ed3c5be27
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

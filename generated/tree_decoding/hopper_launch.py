@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1b21802578aa02a3
-#   text hash     0348d4263044e714
+#   content hash  cf10eb3d2ad600f6
+#   text hash     633609a07fcfee6c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fd33bbac57109177
-#   text hash     82e8ab4f0ec806fd
+#   content hash  de6b9d3aa4382585
+#   text hash     0546db0df15e0089
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

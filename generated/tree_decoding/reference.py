@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3694ca3987a9cedf
-#   text hash     171d647ceeef92ff
+#   content hash  514fe58abafc481b
+#   text hash     2a1481ca14aa15b7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  380d8eb34186f4c6
-#   text hash     759fdf6f4f11056b
+#   content hash  433dbd8c1cb2acf0
+#   text hash     2f58d609d4018c4e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

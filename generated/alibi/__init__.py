@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  46fe9bac8baa6fe3
-#   text hash     c07a3d9ff8ef91a2
+#   content hash  33e2b406ada1a42c
+#   text hash     89be2070146a222a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  56c36645a79ffd42
-#   text hash     a29566120474a9a5
+#   content hash  c555b0f7af68105e
+#   text hash     3cb1ad09e80ec6fe
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  523a46d8f2e17718
-#   text hash     419f419bae9e7bd3
+#   content hash  79c85983453a2a98
+#   text hash     6f6495c69e1f8d6a
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

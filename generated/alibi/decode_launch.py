@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ff02d04cf2d299b
-#   text hash     b876dac01ac1e298
+#   content hash  b8b444453663eda2
+#   text hash     249e1391a27e3809
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e06f1bb45f81b66b
-#   text hash     f65288f191b603cf
+#   content hash  ef76cb2f35e84c1b
+#   text hash     8c945f8fd10ebf56
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4af1e885cdaf28c
-#   text hash     477c789cf5cb8c24
+#   content hash  e40a4223bc9df6b8
+#   text hash     f9fa675307e18c0e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2f02ef5e87b2bbd8
-#   text hash     43cb3a70a223e2bc
+#   content hash  9987260efda2549c
+#   text hash     01d592cd5c5b49f0
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

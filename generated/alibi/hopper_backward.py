@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f758adfec8eb3354
-#   text hash     9f2c305c8b237d9f
+#   content hash  0963317d29b6b7fe
+#   text hash     4f575e1b78b063cd
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bc35b4ebf38450fe
-#   text hash     f8e0ab111c5c19d8
+#   content hash  28401765d6fea09b
+#   text hash     39eb5c435a94391b
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

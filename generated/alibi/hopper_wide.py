@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  05be29124a7c42d3
-#   text hash     eaaf6865c464c58f
+#   content hash  a44573de1e4cf98e
+#   text hash     27d5cb361b3122d7
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

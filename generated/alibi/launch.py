@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  89729526a0aeb1eb
-#   text hash     12d36858bb00d7b3
+#   content hash  2fcef6c578f0ed64
+#   text hash     a73c077c4ee396e9
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0bf4f05c371f4ab
-#   text hash     3095b8fd6abcb6f9
+#   content hash  a9f292a28730a0f7
+#   text hash     651569563d82cc45
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b1398ddfa95aa564
-#   text hash     b1e48909f92fd4a9
+#   content hash  fc01242dec0500ea
+#   text hash     cb5c0b9deac7f1a7
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

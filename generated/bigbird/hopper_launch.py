@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ff7eca8a26c0bb78
-#   text hash     f669428d44996be5
+#   content hash  1adeec3525d37450
+#   text hash     a11fbe0895b2b5bf
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e955e1e33d9510f2
-#   text hash     500404a4ff01d23b
+#   content hash  3905aeaa41165123
+#   text hash     4777a1015e08662c
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d6595a556c7fa92
-#   text hash     c0bed87ecadd2129
+#   content hash  0789dd3c7388e743
+#   text hash     9cd51031245b85a1
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f450248d1325145f
-#   text hash     628ec79e28b379a4
+#   content hash  5cbd57578ae34902
+#   text hash     af47c475799cbec7
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

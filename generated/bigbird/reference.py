@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6629f88cdf3ea76a
-#   text hash     d55f5fa2895ebd23
+#   content hash  b487851240b6595a
+#   text hash     f5b65705a366323b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  559ee6dd83e16bcc
-#   text hash     9076a6a5b740b372
+#   content hash  07401f857d74eff9
+#   text hash     9fd5b8d459565272
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

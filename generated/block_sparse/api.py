@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a0a23f113d07623a
-#   text hash     fdc081341376e7da
+#   content hash  9092b45d4906a44a
+#   text hash     fd4fb88821155b29
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9543fa6ab9ab39d5
-#   text hash     1460c12a64f24e47
+#   content hash  de254a791fe55964
+#   text hash     1f1628890063c76c
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

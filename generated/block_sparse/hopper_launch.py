@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fabfa045cd728508
-#   text hash     2b71894de3deabde
+#   content hash  13fbe6e329a5285b
+#   text hash     ee7c1f37a9caadd5
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3028af63f0a6cbd4
-#   text hash     5dec1956966d3ecd
+#   content hash  625d128e1f820659
+#   text hash     67b75b8a5eba6c24
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

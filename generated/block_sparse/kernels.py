@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0c366de18655cc60
-#   text hash     a094d7edf68f3c16
+#   content hash  da2e0649e6a2c1af
+#   text hash     1fad79983237f067
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

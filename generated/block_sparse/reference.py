@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8d4002884173cd7a
-#   text hash     de9cfc0e05b88690
+#   content hash  854a25f3cc248763
+#   text hash     ca5f1cf5f332ed8e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

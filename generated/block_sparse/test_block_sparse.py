@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d38c0b9262b3d665
-#   text hash     57d8e65b711a7140
+#   content hash  e76bfc992c9549dc
+#   text hash     a17a8a615d1777ab
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b4e4614d91e7d26
-#   text hash     7d2bae13f17575af
+#   content hash  4a7079f75f7072e4
+#   text hash     efa4b48b03f85048
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

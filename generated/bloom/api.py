@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d59d30072996aa1
-#   text hash     e76fe99c4aad7bfb
+#   content hash  dd07679e57800e30
+#   text hash     8f999cfc57f93a14
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  74023dee85503414
-#   text hash     feb4b6e4b0ac4dd6
+#   content hash  19286df55dcee852
+#   text hash     5af92114bfb16491
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a77a398ac26b7781
-#   text hash     e9b0b62db32bd89f
+#   content hash  8a34dd34305830ed
+#   text hash     3ff98c188aa41002
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bae1b115f09d88fc
-#   text hash     f7415e4c44458f90
+#   content hash  cd31a2d5c721bdce
+#   text hash     18134f16a909cdfd
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

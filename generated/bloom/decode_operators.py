@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e9050afeb569e20
-#   text hash     307ba0fff99b2f4a
+#   content hash  ee9e9fa8d45bca7f
+#   text hash     d4c8ea39872191b3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf668a3d42a36552
-#   text hash     363fce9d9d03070c
+#   content hash  529395046af812ea
+#   text hash     27de21153e35df44
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  53df915e71ec110c
-#   text hash     fd68b2a817737243
+#   content hash  9b10ca5002d76d04
+#   text hash     45383884f70dee22
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

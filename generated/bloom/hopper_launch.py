@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dc7898eca5c7bf10
-#   text hash     a565d581d04f9b67
+#   content hash  318b47c6216d9902
+#   text hash     6abd23f346018b77
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7a3da84b865d639b
-#   text hash     8e0952ff631ec462
+#   content hash  56975069b9d14f06
+#   text hash     f30847b2414ccc7b
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

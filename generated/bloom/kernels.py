@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ba2ae0bf22e3e33b
-#   text hash     03b0ee345b3833c0
+#   content hash  81f6aa8081117dcf
+#   text hash     47e693398fdc9863
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  84d4769ed0fa085e
-#   text hash     1c9c383d9483814c
+#   content hash  fc68ff788c0b6112
+#   text hash     989d91b393c20be2
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

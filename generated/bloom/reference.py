@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bed78f86f3552bb5
-#   text hash     34735673a71cf18a
+#   content hash  340496c95d53eff7
+#   text hash     dd357c2652951817
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

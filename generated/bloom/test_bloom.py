@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  869d414962dbda22
-#   text hash     2003e8112cfe3a5d
+#   content hash  2da484f965b7a1e3
+#   text hash     fbb8fbe88cb2fa80
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

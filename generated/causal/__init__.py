@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7bc7f566e78b6b9
-#   text hash     4ced1413edda6d6e
+#   content hash  b7c533ff9380c794
+#   text hash     631603d2a53e7d0a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

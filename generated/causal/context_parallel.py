@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4be803cc563ccc45
-#   text hash     435eee8802a354a1
+#   content hash  c83cb072ea791216
+#   text hash     e997790aa7eebf7e
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e6d2458278bfd6ff
-#   text hash     bdcec50df9204f1a
+#   content hash  46ea444f694d3d7c
+#   text hash     b06541b63f27e34c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

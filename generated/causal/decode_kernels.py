@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46d547e72885d857
-#   text hash     4f58b9187f55a620
+#   content hash  a23b71b52346e0ab
+#   text hash     316a9cd27c33335c
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

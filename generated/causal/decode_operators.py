@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5483cd1c25436004
-#   text hash     b1293a051cd3a69e
+#   content hash  1ff226d6ef96ba4d
+#   text hash     4322c4ba4de3ee89
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

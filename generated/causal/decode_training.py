@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b71640dee30d4c2
-#   text hash     556d3d7cb6e45139
+#   content hash  dc46793a20e15634
+#   text hash     d5c735eb4cdc0403
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aed9ec82705ac8be
-#   text hash     28181906cdbd7c8a
+#   content hash  e38fbe293703f019
+#   text hash     342dde38d7adc6d9
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

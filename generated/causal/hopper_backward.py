@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1c5c4b00e64c11b0
-#   text hash     c680c3cc61e9a4f0
+#   content hash  b32a95f5e11b4481
+#   text hash     c410c413ead8ba17
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

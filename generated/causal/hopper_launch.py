@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9fa41a3a0151f9f5
-#   text hash     3bfbd1a0f3c5ab1f
+#   content hash  150860583554f61a
+#   text hash     c529dae50dd242fe
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

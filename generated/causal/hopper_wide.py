@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a318e60ce532868c
-#   text hash     6b58f854d2e9fe60
+#   content hash  72591df3b9e8fa46
+#   text hash     9fa8b7e0766aaa53
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d55a5f88dd43fedd
-#   text hash     3761d46b5338d2d0
+#   content hash  b2223fb75de9d647
+#   text hash     1f94e250150df22d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

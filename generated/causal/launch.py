@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  23ffb7ca5bbb3a0e
-#   text hash     73a9d0ccd657a261
+#   content hash  7d8b19edca6fb6d6
+#   text hash     70b7fccd0bd5dbce
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0f6c99e11f76a1f
-#   text hash     fbbbfb6450352bae
+#   content hash  a7f1d369d8927fdc
+#   text hash     1ea254e765ff84b9
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

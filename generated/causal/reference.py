@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9b9ef5f3297c015
-#   text hash     2d6c51209597434e
+#   content hash  b5a0c75f52d96ab3
+#   text hash     f93426192e03825a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

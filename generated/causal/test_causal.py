@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca27116b2dc44853
-#   text hash     a7b010064a76a36a
+#   content hash  2abee2cdac858543
+#   text hash     de794f2c4a613f83
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d165e0d73fea0913
-#   text hash     765937dda4a9c72c
+#   content hash  5f8b4d5e8513cc97
+#   text hash     4a63ff30aaccfe83
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

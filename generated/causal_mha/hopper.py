@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  31a39739a5f2b897
-#   text hash     7552e7980e7d5b97
+#   content hash  b4ffb1a4755c1eca
+#   text hash     1090eaee3eb21656
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

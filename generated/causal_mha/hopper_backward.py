@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  88efad0e54dfa1bb
-#   text hash     c52c0c6a08f3ab98
+#   content hash  5ab076eabb212e72
+#   text hash     c9b4b98f42733c08
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93658d1805cf7bab
-#   text hash     b9912222f258ebe9
+#   content hash  5a75ce5b830ce008
+#   text hash     88e1a372f00b083a
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cfa325b430d889ee
-#   text hash     7e84d9609800bdce
+#   content hash  b47326edce8392a2
+#   text hash     e50ab0e6fc9d6f1f
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

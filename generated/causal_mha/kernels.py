@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  adce39b7fa1ff7e3
-#   text hash     0569ea4e956f71d1
+#   content hash  8e0a62f5475fe419
+#   text hash     19ce6c996318566f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

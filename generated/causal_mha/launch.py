@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2a5d8f5beaeb5da3
-#   text hash     4ffc4a4524afe1cb
+#   content hash  9a016b99a2c8d939
+#   text hash     39eb172675b25257
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4aad3c1f09cbbe98
-#   text hash     2a61bd18845b0844
+#   content hash  92dfd554fa0605b4
+#   text hash     9872d7450d48df77
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c9a2a0dd1c6c45a0
-#   text hash     013411f0c57f31c4
+#   content hash  06246862292990dc
+#   text hash     d8ac857c8cc05c32
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

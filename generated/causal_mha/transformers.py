@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9876d5b663598929
-#   text hash     cab6a657d38b1113
+#   content hash  e35aff03fd24d364
+#   text hash     36ff78f1c8850fa5
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b29cb4ecd86f93de
-#   text hash     c024708b1f750202
+#   content hash  9c0695c77f4c81f8
+#   text hash     4b832b855f4dccad
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

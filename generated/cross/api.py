@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a7014de52e64ea2
-#   text hash     873927209ca20832
+#   content hash  44169e6d9298956b
+#   text hash     0b8aec61c5fe201f
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0ddc08ca7cef2911
-#   text hash     69b3575316ef8fd4
+#   content hash  158499fef72e3193
+#   text hash     dbb579fb7ec11bbe
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

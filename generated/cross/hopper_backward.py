@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04c23dd56f2d640b
-#   text hash     b44a4a3e9dbcd6d4
+#   content hash  54e031cf1e5d1132
+#   text hash     6b3dbd421e43f189
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3893900b9d8cfd9b
-#   text hash     c9d75d32db6e7874
+#   content hash  bd4175ddf5b15fe6
+#   text hash     a8027034ae403f16
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  03196258fdecc9d2
-#   text hash     25cebfa502ec8e80
+#   content hash  5d0f75c634878742
+#   text hash     5e4826992205c966
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

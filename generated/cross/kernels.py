@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d01ec1d243f405b
-#   text hash     5e54ef5779684cba
+#   content hash  b70151164bc38003
+#   text hash     1a2940b76a07ee32
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ff4b4128a2ac823f
-#   text hash     028f8b0d6b80cdce
+#   content hash  090ba171ee1548cd
+#   text hash     95d4aac87f6310e8
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a67be2d45ec1e7e
-#   text hash     73e23e9287ce5078
+#   content hash  6eb9e4900e6f7506
+#   text hash     edd3bcc787bf5d25
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  65ee773ecfbd1d2e
-#   text hash     19110fab85f22556
+#   content hash  4057ce5bf375154c
+#   text hash     645f639519e65567
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c14a2830ef4a9e06
-#   text hash     74908f75eb33d282
+#   content hash  6821a98d97b861d2
+#   text hash     f1e15426cec4e3ed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b173efb5d67cde32
-#   text hash     e98b7fcaaff15cc9
+#   content hash  e9f2cf850e92abb1
+#   text hash     80f46751bc568ebe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

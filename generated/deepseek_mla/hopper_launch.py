@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ead089091d802b47
-#   text hash     972225ea0e2a7d31
+#   content hash  d262b8d7d5e4bbf1
+#   text hash     fff9c10a7ca0660b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cc462ecf530cbdea
-#   text hash     0136387a3a1500f3
+#   content hash  9f12df957c920ca4
+#   text hash     c7e7ab1a3ef2f635
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dd23b7fa3f1f2f97
-#   text hash     4001ba3f6ab1c0d8
+#   content hash  d9df2c1b937070b4
+#   text hash     213190f43562bf46
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

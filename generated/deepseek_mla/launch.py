@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f792b011ee59ab00
-#   text hash     af5e32500eee48bd
+#   content hash  cc20b50f467fb683
+#   text hash     3c04ef1f88e93305
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

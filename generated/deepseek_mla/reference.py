@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3443fa8841e2ab2e
-#   text hash     36444515dd07f692
+#   content hash  47e6494765edc35a
+#   text hash     c9dd359ce2725149
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

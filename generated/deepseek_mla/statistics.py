@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6e67fa036890f111
-#   text hash     869622b8c1760ceb
+#   content hash  ae006e2aecd14f15
+#   text hash     b8ed9af4a7f7615f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

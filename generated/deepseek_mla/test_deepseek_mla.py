@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b4ce1686ccef3c61
-#   text hash     dcc9ae043e7e7d4b
+#   content hash  26a489911bd58029
+#   text hash     aac208710a2695fb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

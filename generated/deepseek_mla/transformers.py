@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e561320a7c51c3af
-#   text hash     5aa2b5883953dcc3
+#   content hash  3654842ed6a82d9c
+#   text hash     1aa45c40bf3e0f9c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

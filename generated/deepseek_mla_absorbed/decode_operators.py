@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6bbe88907b4cd285
-#   text hash     d23f223d8ae21936
+#   content hash  c4f6b5ff25f2e77e
+#   text hash     280c71d757b226c2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8602b6a8ba691f02
-#   text hash     46afca42fbd920e4
+#   content hash  f23e1f3469a6f3b7
+#   text hash     4a5fa87c3c0f3f08
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8c3b12ca220ef3a2
-#   text hash     614cf04de3b5553d
+#   content hash  87c3e7799ed8ecce
+#   text hash     eb7ba603d0b25cef
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b6f5a6ec76978578
-#   text hash     cee7596b88cf471a
+#   content hash  ce64b6224e363a35
+#   text hash     d54b7d88b8af14df
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3bb5feb563784de7
-#   text hash     e291b19cf78c957a
+#   content hash  b946facbdf4e4881
+#   text hash     de4975af0839bb68
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

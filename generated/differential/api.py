@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  681a3a8d78b3951b
-#   text hash     ca1c07c2a1660a0f
+#   content hash  d62aa7faf538bd98
+#   text hash     ff90ea528c48a2e6
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a57e80cdb272a994
-#   text hash     d96d3d871fe5b6bd
+#   content hash  141879a1731a5909
+#   text hash     94a66f7325ded1d8
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

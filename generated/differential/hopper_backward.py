@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46b33d1d77c52b00
-#   text hash     f1ce2c5fb5f37158
+#   content hash  2cea43f9db3ff879
+#   text hash     23da5e40b4b84e90
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2f87b1508f7d0a74
-#   text hash     8bc56485cb2a2a2a
+#   content hash  6d8a5a6d685fd068
+#   text hash     6e332361966fba0a
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

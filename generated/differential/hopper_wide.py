@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b1debcc687eed5d2
-#   text hash     770d09257eb75106
+#   content hash  95d47818571d612d
+#   text hash     3c3d213c606ce1f5
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a01392ff6097a937
-#   text hash     f7e51cd1f0d97206
+#   content hash  3fd5d893c9d67bce
+#   text hash     d01468412f28ae94
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

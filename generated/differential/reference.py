@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f9e90033d3c25f8b
-#   text hash     70937bbf86824014
+#   content hash  cb77ad40dd005a25
+#   text hash     456ba5680a6427c8
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  948be05dbb924ccb
-#   text hash     f5a9c9c40d54fc34
+#   content hash  be73a5047e18caab
+#   text hash     6aed7f1d6d707754
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b6a78e55e13ec74c
-#   text hash     b3097df7cb0a99f4
+#   content hash  7c9af255f38da6eb
+#   text hash     f580cc13a4de73ed
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

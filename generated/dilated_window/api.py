@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6cfb1d41b49b0c1c
-#   text hash     8279580f9b82f3f9
+#   content hash  5246e42d96071b34
+#   text hash     07da7513727c85f8
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

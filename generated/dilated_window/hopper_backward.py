@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f201d4f661ae57b
-#   text hash     cd08277daf439a03
+#   content hash  e080e7e20cc1659d
+#   text hash     c1d2f412b970eb0c
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f091c5587ff43109
-#   text hash     f1513c2d3a447b16
+#   content hash  cefdc2685e560d11
+#   text hash     0a24b71fdd8b3f61
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

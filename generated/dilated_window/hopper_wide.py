@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2532c8a66655231a
-#   text hash     7ba7d340d6f5ace1
+#   content hash  49e16fd41e6b6c88
+#   text hash     c744ae1facb25142
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

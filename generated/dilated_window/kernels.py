@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9c7c2a0762fcb38b
-#   text hash     98d93cf82ded4d91
+#   content hash  60c43f29b77235b4
+#   text hash     774c652ba615268b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1723db91cc37ce8c
-#   text hash     6d5d1db84b37dec4
+#   content hash  76fda236cf6618da
+#   text hash     91665dac1b80cb62
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

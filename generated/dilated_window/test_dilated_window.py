@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d0af0017699abe9d
-#   text hash     2aefbe30dfba8948
+#   content hash  ca787340e4e2c377
+#   text hash     727bb8ea4811acb3
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

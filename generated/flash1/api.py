@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a6af6e9581b00efc
-#   text hash     503ba3cfa6135120
+#   content hash  0a860b2ab7637f7b
+#   text hash     f84ff2bb1b1102ff
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

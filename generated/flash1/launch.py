@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  37eb9ccc35980641
-#   text hash     cd9e788e3b5d89d5
+#   content hash  716dbdc1e4abe691
+#   text hash     c80dc1dcac21935f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

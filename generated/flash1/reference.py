@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1d5e0321695926e9
-#   text hash     85b885e4d75e6906
+#   content hash  5a9042237b5638b1
+#   text hash     3fb9fef0a3d5b4e5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

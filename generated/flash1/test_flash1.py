@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  de62524508fd05e9
-#   text hash     9ea71d66e1a3a339
+#   content hash  e9b2c0cc4dc7811d
+#   text hash     179a7991affb0c7b
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4769cfc4d0ed3cda
-#   text hash     93c297463c12d02e
+#   content hash  c5a2f531b4929c55
+#   text hash     b18b863a4a9fd5c8
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

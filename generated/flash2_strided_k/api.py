@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c82edd30a5e4a9c8
-#   text hash     05e82d86c526c9a3
+#   content hash  3072d9992b29921d
+#   text hash     d35903b14e1b053f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4a41cc4a8e2d7427
-#   text hash     3ef3f546364ced9c
+#   content hash  e3a0b03169ea503d
+#   text hash     0653743382fdc994
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e3e61fb9cac2901b
-#   text hash     9ca46253a5b3dad9
+#   content hash  ce9664fe6fc48190
+#   text hash     5ce2a1ea18cd5784
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

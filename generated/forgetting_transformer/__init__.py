@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bde13bf7926b3d01
-#   text hash     92de61c8f36236d4
+#   content hash  ba0e438592169a68
+#   text hash     be8238f785fe3960
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7d486c2d4f6a7f91
-#   text hash     56593ea1531f3265
+#   content hash  f850f106330f32f4
+#   text hash     026af4579f9abe95
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

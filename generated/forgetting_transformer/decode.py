@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7ef64d52a961e0c9
-#   text hash     92fd4dbf23c1d520
+#   content hash  14da84fd82eb433d
+#   text hash     8f90e89ce823ab5c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  522603b33a3f3956
-#   text hash     61e6943bec16c790
+#   content hash  7e7dbebb142d5640
+#   text hash     de4d01c001acc10c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6b41d23506e895d4
-#   text hash     4dbf89ba260118d8
+#   content hash  aa3af0996cd7fa80
+#   text hash     ac0a4f45edfd0b46
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

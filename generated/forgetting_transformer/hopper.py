@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  963bfefc198ac4ee
-#   text hash     ca7a806d7eca2c2b
+#   content hash  c879ff1c52766e7c
+#   text hash     5bfef17c692d0e5a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  16ebac1b5ae18b00
-#   text hash     7e714d701b0ec538
+#   content hash  7bf21fdf9522bb9b
+#   text hash     197a64a15ecdcdb5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

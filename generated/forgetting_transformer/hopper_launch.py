@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  da0809969acf303a
-#   text hash     c99dd29a66156f82
+#   content hash  6e67f0d60611d9ee
+#   text hash     89016ed6388d7109
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

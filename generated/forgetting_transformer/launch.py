@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c00a398e4d3e5966
-#   text hash     cdab94caa996c4fb
+#   content hash  b894892283dd4f11
+#   text hash     bd06b403c43b1a7d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c2b541264e56489a
-#   text hash     5ed88f64e9baf627
+#   content hash  656be445f5882139
+#   text hash     dbdeeea13f61abf3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

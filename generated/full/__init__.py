@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ccf078a45e10e320
-#   text hash     196ae47d899c9737
+#   content hash  3c9a753b14441e04
+#   text hash     090e65baa3c646ff
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fcbc13e681141a64
-#   text hash     9d14d3d1f874400e
+#   content hash  4879faf0f33845f3
+#   text hash     e4be56f231a43c13
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

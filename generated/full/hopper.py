@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ea07464ebdf650af
-#   text hash     bdf2ae53b8446b6a
+#   content hash  e74136cdedd75b66
+#   text hash     4b90d506dd61b1e4
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

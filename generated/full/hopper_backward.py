@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7101fd62ad601697
-#   text hash     9ae58745b4bf67ac
+#   content hash  9d6c02e7704ad074
+#   text hash     aee81b4e52bcd4c4
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

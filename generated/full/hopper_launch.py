@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83165e803b9dbc99
-#   text hash     3c59da7eed18b5e5
+#   content hash  b5411f3c000f764a
+#   text hash     369ff0f280faa2b4
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

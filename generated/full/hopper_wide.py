@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd394c688e35e990
-#   text hash     a88c93377b969613
+#   content hash  d8e8eae147e191e0
+#   text hash     0fc6f22e397a96e3
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7560ef1dc6eb7b61
-#   text hash     5f67baa3104941cb
+#   content hash  ca611b3860de708d
+#   text hash     f9787febb36b705b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

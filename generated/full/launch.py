@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  96623e493f00f64f
-#   text hash     d7a9b9e2a5d8b025
+#   content hash  709a8ee6e01fac8f
+#   text hash     06858d6973162b7c
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e57b1c789aada95a
-#   text hash     39066f1f3cf8fe41
+#   content hash  76d6f237d548d72f
+#   text hash     061b36a75900df24
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a574d9de15ab480f
-#   text hash     c8f494bb3ff8303f
+#   content hash  d62770596ff24fcb
+#   text hash     551ee0508f93c997
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f6aadac9210d1a8e
-#   text hash     cb3e9772ca1cc6bb
+#   content hash  71f2f678edb3bcd5
+#   text hash     b513d79883923f89
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a136181b0597f32c
-#   text hash     1dfa09d4b0ad61cd
+#   content hash  680698f75f4ece07
+#   text hash     8244c2dcd3f91e0f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0412d21dca8dc7b
-#   text hash     eb54c51b13505a6c
+#   content hash  b71adb19891a33bb
+#   text hash     3a4e5e31c0c740c0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2cf370bf842298af
-#   text hash     1685f3ee183deabe
+#   content hash  60c003169b215ea5
+#   text hash     fa4bcb326d2fc9c0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a52b72392100dbe9
-#   text hash     814822f16d6535f7
+#   content hash  cf48cc3d2eaad08b
+#   text hash     1a05cc0bf8245718
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  39388498c5763c25
-#   text hash     5b452458a2e0b157
+#   content hash  9b0041ca7f2831df
+#   text hash     dc322b8a0e6db557
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

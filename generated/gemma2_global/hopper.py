@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0cf4ad926f164b5a
-#   text hash     f1303a895f6d0c07
+#   content hash  e7b579d1c322f39f
+#   text hash     9256a1246f716b78
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  77a5ce71e943a420
-#   text hash     f1d2ff756a8f826f
+#   content hash  4a3de4efab8d6f97
+#   text hash     3032f0c3e3041aa5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7fa1c39170ba235b
-#   text hash     8bde015a27bf5ca0
+#   content hash  f5ad7cad15f0f71b
+#   text hash     3e641e8b16467b7c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

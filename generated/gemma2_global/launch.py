@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d03cd1e14ff687a9
-#   text hash     d5b70e8653237836
+#   content hash  c5baa379f4be4498
+#   text hash     f750554a92810e0a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fcee2fe4a11ac802
-#   text hash     f792369b757e28ae
+#   content hash  82c96d1342ec639c
+#   text hash     42a1ce5f7c7e34c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ffa0529bdf740620
-#   text hash     b75a51a1243eead4
+#   content hash  9a7e6e32dfc8c2ce
+#   text hash     eab3efd1ae74b71d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

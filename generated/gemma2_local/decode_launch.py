@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dc08d1de9dd6689c
-#   text hash     f89cc45ec20e616a
+#   content hash  97ad53b132c563ff
+#   text hash     4a8743ab320bbf17
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

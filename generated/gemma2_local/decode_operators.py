@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  680203a500701b69
-#   text hash     d8158b9d90d49c27
+#   content hash  feccb4b535d8c639
+#   text hash     205f807e962ee619
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  586d1419af1f0c18
-#   text hash     2a29e2e9f0fb54a5
+#   content hash  1a3001c74d180057
+#   text hash     08a9e1d6a116a2e9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0aa33ca6c9746d59
-#   text hash     0e09ac700c06f65d
+#   content hash  4d2956d5c12b424b
+#   text hash     eb82d14568c5ea49
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f81c7f10ac238c34
-#   text hash     6c36e0b2f312ca8d
+#   content hash  2caeb595b704f80f
+#   text hash     1fb61267f55c5476
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

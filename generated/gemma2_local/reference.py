@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  de4812df0ae34e54
-#   text hash     2f2d139df45ebe14
+#   content hash  6d408d1a581b0e78
+#   text hash     baac528415400a53
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

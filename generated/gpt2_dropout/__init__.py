@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b89eb3600789afcc
-#   text hash     76b7a22aac162c70
+#   content hash  20517dbc52352f88
+#   text hash     0937a4778f39e847
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3bb5e862869b088b
-#   text hash     ef0a0ad9461bb30b
+#   content hash  0ca8d635504eb397
+#   text hash     45fcaa75ac3123d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6b347a42d9f01d39
-#   text hash     c597385eaf307bff
+#   content hash  b75586d09d20e79d
+#   text hash     f998512a2d0e161d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

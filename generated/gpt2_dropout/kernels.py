@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6186f37c0e048b0
-#   text hash     bd011a2a3556378f
+#   content hash  40ffb71c82138214
+#   text hash     b1bb8a886fc6f713
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d92413cba46845f6
-#   text hash     6c1ba0a420952d17
+#   content hash  81fe779fce81eb7d
+#   text hash     def2268e05224c21
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  70e6fa0d31d2af53
-#   text hash     ed20b59dc5b3f20b
+#   content hash  a9519269a654f77f
+#   text hash     e0f09b3a1570fb1a
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -571,19 +571,20 @@ def on_hopper(tables, name, q, v, keys, reach):
     `keys` is the number of keys of the longest sequence, `reach` how many keys before its own position a query may see.
     """
     wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
-    widths = padded_width(q), padded_width(v)
+    columns = tuple(max(padded_width(x), 32) for x in (q, v))
+    widths = tuple(max(n, 64) for n in columns)  # of tiles
     # stored tiles reuse the shared memory of loaded ones, whole or in strips of 64 columns: the memory of v has no room
     # for a dk with more columns, but for wide heads dk reuses that of q
     narrow = widths[0] > widths[1] and widths[1] % 64 == 0 and (name == "forward" or widths[0] > 128)
     room = widths[0] == widths[1] or narrow
-    if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
+    if wanted == "portable" or columns[0] not in tiles or q.dtype == torch.float32 or not room:
         return ()
-    limits, least = tables.HOPPER_IS_FASTER[name], getattr(tables, "HOPPER_REACH", {}).get(name, {}).get(widths[0], 0)
-    faster = bisect.bisect(limits.get(widths, limits.get(widths[0], ())), keys) % 2 and reach >= least
+    limits, least = tables.HOPPER_IS_FASTER[name], getattr(tables, "HOPPER_REACH", {}).get(name, {}).get(columns[0], 0)
+    faster = bisect.bisect(limits.get(columns, limits.get(columns[0], ())), keys) % 2 and reach >= least
     if wanted != "hopper" and not faster:
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
-    by_length, seen = tiles[widths[0]], min(keys, reach + 1)
+    by_length, seen = tiles[columns[0]], min(keys, reach + 1)
     return (*by_length[max(least for least in by_length if least <= seen)], kernels) if kernels else ()
 
 
@@ -662,7 +663,7 @@ def gluon_barrier_of_threads():
 
 
 def in_gluon(kernel, grid, told):
-    """Grid and arguments of a Gluon kernel, from those of a portable kernel."""
+    """Grid and arguments of a Gluon kernel, from those of a portable kernel, but with at least 64 columns in a tile."""
     # the interpreter has neither
     from triton.experimental.gluon import language
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
@@ -673,6 +674,8 @@ def in_gluon(kernel, grid, told):
     # registers per thread before groups of warps redistribute them, for three groups or for two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
+    least = 32 if forward and max(told[x].block_shape[-1] for x in ("q_desc", "v_desc")) <= 32 else 64
+    told |= {name: max(told[name], least) for name in ("BLOCK_D", "BLOCK_DV") if name in told}
     grid, told = (in_turns if forward else by_groups)(grid, told)
     for name, x in told.items():
         if isinstance(x, TensorDescriptor):
@@ -681,7 +684,7 @@ def in_gluon(kernel, grid, told):
                 layout = language.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
                 told[name] = GluonDescriptor(x.base, x.shape, x.strides, block, layout)
             elif len(block) > 1:
-                block[-2] = 64 if name in shared else block[-2]
+                block[-2:] = 64 if name in shared else block[-2], max(block[-1], least)
                 told[name] = in_layout(x, block)
             else:
                 told[name] = x.base

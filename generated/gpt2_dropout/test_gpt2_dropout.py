@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71be6e74fd3158a1
-#   text hash     8a3b617ca341e93a
+#   content hash  8127f4d9a5e6a6cb
+#   text hash     e81be2b63b9ebfbe
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

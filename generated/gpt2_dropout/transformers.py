@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  15326090f724e99c
-#   text hash     2000b57eeab2e0c8
+#   content hash  8e02542fbc4e6621
+#   text hash     90c8751151888c27
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

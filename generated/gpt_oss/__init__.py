@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d9db2ad31c0a034e
-#   text hash     7d361ba538c31ea7
+#   content hash  270b1e5004b2dcf9
+#   text hash     a782901508228acf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

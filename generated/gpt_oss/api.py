@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bce1e1bacd247a67
-#   text hash     5239c3e4dcb048be
+#   content hash  7c129e81fcc30af6
+#   text hash     d9ff7742837fc43a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  10a6cb12e37583c1
-#   text hash     bec7fc28ef14ad1f
+#   content hash  39d43b104077af51
+#   text hash     d5ffb9f22a883116
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4093d5b68b3e409e
-#   text hash     9e2bb2e6217220d4
+#   content hash  ce2d70d1334752e0
+#   text hash     3c2eb3c0ca18c975
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f6653d9282d7a5af
-#   text hash     2694d9f9556d9bf3
+#   content hash  81607a67862d79ef
+#   text hash     da8216e607d4e8ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  71c3c9bb47bc5901
-#   text hash     b470de6b14fc2ca7
+#   content hash  d69eea6e8e39ec8f
+#   text hash     94147da99f91f52b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

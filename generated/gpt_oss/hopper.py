@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc819760f3c58a68
-#   text hash     ac41b598ab9bc122
+#   content hash  f539c01c3c96bc67
+#   text hash     aacf5e49843658bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

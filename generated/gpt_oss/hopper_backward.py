@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5c37382e529aac90
-#   text hash     9e3287db7bcc245a
+#   content hash  c3c4159a1a4ada97
+#   text hash     a9707f3fe06cbd50
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ce089e6d0d8d1a93
-#   text hash     132ad42092b059b3
+#   content hash  b37522f7e8106d5c
+#   text hash     e45e2446aed89593
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

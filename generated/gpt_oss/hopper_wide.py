@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5023f655e1eca749
-#   text hash     71bc2dd74e7219ca
+#   content hash  2ff7294afa6dbb90
+#   text hash     358f776d0f35bc1f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3d2886c8dc64c931
-#   text hash     a72488136fe22c5b
+#   content hash  ff7f1406301a2784
+#   text hash     f728528a9d85747d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  574901a11defdc10
-#   text hash     b03b3f5d8752c9f2
+#   content hash  036af3be2fd6773a
+#   text hash     d13c442e32d7b75d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

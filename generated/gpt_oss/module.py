@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6bd71a8db0995c60
-#   text hash     0bad0679680c4995
+#   content hash  3db605f2c2cbd746
+#   text hash     37c6396c51dac72d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

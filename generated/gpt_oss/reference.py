@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6e5c58a2b83cacb0
-#   text hash     8dabb8c2c86a9769
+#   content hash  b3783315b21789d9
+#   text hash     5d18746d65d4597d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

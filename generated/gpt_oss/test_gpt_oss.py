@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e73c8ec58156d1c1
-#   text hash     a30d74d521f9259b
+#   content hash  19a817d0fcc258ff
+#   text hash     edbf8196cf351d66
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4bbfedd7e24015b4
-#   text hash     464b2049d9dab3bb
+#   content hash  df7a75af1e18d0b2
+#   text hash     3c9673e8cb78f230
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e74a7b5d6f4d7131
-#   text hash     e107e0083e977bb3
+#   content hash  11079febcb44b28f
+#   text hash     8b5bc9df4653f4d2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

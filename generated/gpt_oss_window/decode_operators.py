@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  47af5d5ce4a7743f
-#   text hash     f3b9ca863613755d
+#   content hash  668ac5a2d97b6aca
+#   text hash     a25bf223dc998249
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b31fffeb0f3ccc52
-#   text hash     1ee006e28fdbefe4
+#   content hash  71553cc856cc9b2e
+#   text hash     95d7a47ff318d762
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

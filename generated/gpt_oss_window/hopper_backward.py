@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5809bf6f80a9e1f5
-#   text hash     6510e9d46b9e269c
+#   content hash  32c712ac4d0310ff
+#   text hash     cd6ea021becf8606
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

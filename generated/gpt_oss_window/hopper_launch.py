@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0483e7138b6dc4c3
-#   text hash     c30c75cadb3f4916
+#   content hash  8c178bcf415f0de4
+#   text hash     796fd69d4db2b77f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  690e9db2300a719e
-#   text hash     a66b691fef6068d6
+#   content hash  3ab9af085428cceb
+#   text hash     5d0fd5acf64e2fdb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

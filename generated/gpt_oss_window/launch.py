@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b46ef440a468b1a4
-#   text hash     437dce8f2788e602
+#   content hash  a9fe90977621ec13
+#   text hash     ad23dabeafd46bf3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6ef0231ff8b5f23c
-#   text hash     f54d1b6dc6bc389c
+#   content hash  1d6022d5a70f0601
+#   text hash     b67ed7797df2890b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

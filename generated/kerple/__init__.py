@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  462c00da667dd10a
-#   text hash     d8dfa48259642ae8
+#   content hash  8f004251f0edbce3
+#   text hash     ba384e42231e7221
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

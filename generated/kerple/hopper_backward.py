@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  915fab35f2261454
-#   text hash     f432fb0b335227a9
+#   content hash  ba4df549cf10a0bf
+#   text hash     d7c9c52b64e2913f
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  01062ecab4d59927
-#   text hash     e783d8609a6d4292
+#   content hash  ece786f93434d703
+#   text hash     26377b1dfb14cfd6
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  01f706a02cbd79c1
-#   text hash     a3be8d43be57bfc3
+#   content hash  d096cc70e0ffc2dd
+#   text hash     f7051bbfad03885f
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2501414f616fdac9
-#   text hash     9d915f2c329da1ae
+#   content hash  de17e797fc7b57e9
+#   text hash     c7479243c6a7b57e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a43bdc8722ceac67
-#   text hash     657b83023c3aad19
+#   content hash  6658039e78cc55a8
+#   text hash     b8118fe1f1a4d256
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e337eded3b92d2d2
-#   text hash     d9ffa63e6a448e40
+#   content hash  064663331e1af0e7
+#   text hash     3d31e416408eb4ac
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  01c7da8bbd862922
-#   text hash     9b64de5b49963976
+#   content hash  f689d70a18499b01
+#   text hash     722779dc8d1e5556
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

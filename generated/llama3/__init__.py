@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  924e88320254f8ff
-#   text hash     174e473549330399
+#   content hash  cdebb7eb63ad40a6
+#   text hash     131add8b5aea39d1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

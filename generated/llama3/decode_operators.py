@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a96ba982abd309d2
-#   text hash     498f2aca416200f9
+#   content hash  dc5f5c23fb7a7408
+#   text hash     09a6fb2b445e2d92
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fba17134ed9f8fba
-#   text hash     c14293acf83c651c
+#   content hash  4ae3c26b04a62afe
+#   text hash     42f80f3d1ec6b748
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

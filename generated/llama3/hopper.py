@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  39147168f4c583c1
-#   text hash     2fd247c755f0d185
+#   content hash  30fce6cf5c0ab609
+#   text hash     da2c738c645f1f34
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

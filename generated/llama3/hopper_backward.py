@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3bc4cb61d9341b94
-#   text hash     3d29013d778dd398
+#   content hash  e4f60978ae048252
+#   text hash     3a0803a50f4e8ec4
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

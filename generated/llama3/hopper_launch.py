@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f46b5a8f3294fd39
-#   text hash     84cb30063248a159
+#   content hash  8e045189c4de2e21
+#   text hash     7607a6b12ad12c75
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

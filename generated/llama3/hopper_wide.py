@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4a38ca842fef3025
-#   text hash     f0bccebf9f241560
+#   content hash  38ce939dbdff3d14
+#   text hash     18008f22cbd23ff2
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1ddaee867ce03f29
-#   text hash     0e4b70e38996403b
+#   content hash  111daeffe0b31355
+#   text hash     b1876e84aadc2a39
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4d3cffc0941b3123
-#   text hash     26a5f25769191691
+#   content hash  78b70d08376ad5b0
+#   text hash     12da873a2979d8a2
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

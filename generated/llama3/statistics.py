@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c84c15cbac92d8b6
-#   text hash     63a0e8351a594a5c
+#   content hash  fea5bb4112aff055
+#   text hash     1eae5e4dcda60962
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf8cb9c690f1f157
-#   text hash     915e297e46e733e3
+#   content hash  51a1545fa9c614c0
+#   text hash     0c7c4403439aa941
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

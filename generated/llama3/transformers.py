@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9540711f668e1da8
-#   text hash     438e1d79be9865bb
+#   content hash  d7514347553f10e5
+#   text hash     0e1bb2c9a263b33f
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

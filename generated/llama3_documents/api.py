@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  489b15053f38cfd5
-#   text hash     a7b0923259fcf4fa
+#   content hash  22119a14ef57efb5
+#   text hash     bf7be73d83a4a281
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

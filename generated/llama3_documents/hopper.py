@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d37c0e81e363134e
-#   text hash     ee78eed7cc83daa3
+#   content hash  6552ad7dc2be5241
+#   text hash     39d5d3cffda17079
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7c829c7e7a0d0627
-#   text hash     ab2afbec4d0d6303
+#   content hash  435a797f975eb547
+#   text hash     cca53660473e7c8b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

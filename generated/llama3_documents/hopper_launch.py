@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  19b6284a7bfa1617
-#   text hash     56e02dda9bcd5a96
+#   content hash  3d34a607b4a72d85
+#   text hash     b07a63c6a05bd4e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

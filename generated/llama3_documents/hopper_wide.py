@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ccbd8ebc45b27c5b
-#   text hash     25ab4990a52f375f
+#   content hash  a7626271a7567a08
+#   text hash     4adcda71f85bd098
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0caac2bcf4dbf47
-#   text hash     6d73acbdd4440aa2
+#   content hash  172808824673d32c
+#   text hash     28d3cae0dc46f8d8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

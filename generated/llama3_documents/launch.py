@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b79bac1dd562ce53
-#   text hash     1cfe9465596ffe2a
+#   content hash  cd08fa175ea864e8
+#   text hash     faf9f8eb827ed967
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

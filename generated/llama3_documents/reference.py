@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cbd241336a381f5a
-#   text hash     46116a7a25869c8a
+#   content hash  7c77f26018afdf49
+#   text hash     22232054810ebc2b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

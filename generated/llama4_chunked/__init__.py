@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f03efbf193f0b76
-#   text hash     2b639119353e77c7
+#   content hash  0c027ddc5a399b07
+#   text hash     a88998cd07cdab17
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

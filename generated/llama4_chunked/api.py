@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2b791dd67f489cb9
-#   text hash     34000c04731e6f25
+#   content hash  17dc63ae88a54963
+#   text hash     0a3124ec08f93224
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

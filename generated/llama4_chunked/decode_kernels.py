@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1445f4a06c75c5fa
-#   text hash     e82aca2ac94692d8
+#   content hash  06ad0faf3e7374de
+#   text hash     d27680ab9e3b37a3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

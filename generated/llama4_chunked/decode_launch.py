@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7de5e0e38306e11
-#   text hash     164f9ee9fdeb95c8
+#   content hash  3ae08b6a67e1c3ca
+#   text hash     25a09213624e003a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d1d170bc063bcc66
-#   text hash     8203004138bbbfa1
+#   content hash  5865312a83f9fc73
+#   text hash     7f609ef2c5db2759
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

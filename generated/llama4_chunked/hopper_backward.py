@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a9856abf8829b0b1
-#   text hash     c3526247f33ab2c2
+#   content hash  f54e9f18136ab6a3
+#   text hash     f3da75b4abcc46ff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8ec213613c5f3e48
-#   text hash     70484f7f90496955
+#   content hash  d20d44d634c18688
+#   text hash     8cc123ae17d5e995
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d0c9fad40e49583a
-#   text hash     b752cd91f2bb41a9
+#   content hash  c1f41d07c6b3c6eb
+#   text hash     889a6901c4ec8c6b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

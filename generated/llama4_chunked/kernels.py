@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6bef14404bf6e9a2
-#   text hash     993c988d22cc58db
+#   content hash  d3b10d5040a90e9d
+#   text hash     a2c074fd69aa4124
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b0e029445cd20eea
-#   text hash     4ce06812af9508c7
+#   content hash  62145b4c052e06a3
+#   text hash     236b3b7a79581b84
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

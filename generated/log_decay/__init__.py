@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a1e0b8a38c8b6fc6
-#   text hash     489d57dc18430bf1
+#   content hash  76748527c6a07b6f
+#   text hash     683d4db24ad67cc4
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

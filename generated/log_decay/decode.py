@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ffd9a82b02ae5fa2
-#   text hash     41ddb733771409b9
+#   content hash  5937e113ab580dcf
+#   text hash     776abe35b11db608
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6ed12c8877a3a0d5
-#   text hash     0c8facada34cb567
+#   content hash  36cc2303efd4f396
+#   text hash     1edf8a6900efe238
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

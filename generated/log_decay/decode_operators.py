@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8ce4c261122621b6
-#   text hash     333ef10192846840
+#   content hash  8c20c2bcaa66288d
+#   text hash     671643a8692801ba
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f2483d5be47fbdd9
-#   text hash     701f0aab4bbee37b
+#   content hash  348bd665a0f684af
+#   text hash     591f358ac90f3cbe
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

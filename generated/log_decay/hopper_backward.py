@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4d6dcd316d621fd2
-#   text hash     43a3fe3395b42e04
+#   content hash  6209cbf12607f517
+#   text hash     8d4b444faa77e6da
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

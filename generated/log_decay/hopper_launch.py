@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  786df29f81362f5c
-#   text hash     50eb8b90839c88cb
+#   content hash  6b1cbd7de78ffe20
+#   text hash     ccc95daacbbd4f4e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

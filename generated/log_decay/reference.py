@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f143149ec9e87293
-#   text hash     1517ffa96321d086
+#   content hash  43b70f09874a0e23
+#   text hash     6f839b089786d63f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

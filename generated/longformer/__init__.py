@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  479f7820e32294dc
-#   text hash     9e53b365335e758b
+#   content hash  1908af5f6890c6bf
+#   text hash     ad2e7f22fdb4a1f0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

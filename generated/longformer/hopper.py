@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  266abe17f36fa36a
-#   text hash     2eb743a081c07e59
+#   content hash  43a9905b9e209375
+#   text hash     a397fbc94b106ccb
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

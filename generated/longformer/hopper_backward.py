@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39e76167bf0084a2
-#   text hash     2a596e8d65b3c255
+#   content hash  41d1130632ac2a3e
+#   text hash     2639a4e0b8e0be92
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

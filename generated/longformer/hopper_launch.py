@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2e433daa1a935d55
-#   text hash     70b91e1fb98e24aa
+#   content hash  a03dd4552dea95bb
+#   text hash     89253152c1dfe736
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

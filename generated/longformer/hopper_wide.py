@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2597f9c2219de795
-#   text hash     e28eee56927f6f74
+#   content hash  17ea080501cf12e1
+#   text hash     da546fd3a3675ee9
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8a5c7dd44ef28920
-#   text hash     cbfb4586842205aa
+#   content hash  fa86f055c7f605ef
+#   text hash     16d6f9fc89866501
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

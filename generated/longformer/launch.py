@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aecb85518d348d37
-#   text hash     7041f7ad4902b01a
+#   content hash  18fc7e60f76f73a2
+#   text hash     b6c7db7235278c30
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e25d1b1ca23e0b85
-#   text hash     8ad7290da2ffc2d5
+#   content hash  e222daf33a302ebb
+#   text hash     4746e22aae8b091d
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

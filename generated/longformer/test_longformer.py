@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  31676452bbca57b1
-#   text hash     44586767be0e67de
+#   content hash  270e1c9e0c66ac0f
+#   text hash     391225a431c262bb
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

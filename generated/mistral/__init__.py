@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f4ee0559f8befef6
-#   text hash     db94569b00a793ac
+#   content hash  df2fc1945a640933
+#   text hash     21fad664d13944e0
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

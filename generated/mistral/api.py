@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b0aef3aeb374731e
-#   text hash     fcdd8d564d49e67a
+#   content hash  7388339e4cdccb48
+#   text hash     3dd3d30438ace3ab
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ae5e35b0e54b184
-#   text hash     f5434a12426256b0
+#   content hash  292e6a18ec09becc
+#   text hash     10d9dab248495dee
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

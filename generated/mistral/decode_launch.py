@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5213338f42062c48
-#   text hash     808afe3a0105b340
+#   content hash  e42912e41bdc0afe
+#   text hash     ffff0cc498f2dbd4
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  333a864a3c98b49e
-#   text hash     eba8cfe1b9c06593
+#   content hash  2f1761a8c1069767
+#   text hash     bd74734c4ead0e88
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

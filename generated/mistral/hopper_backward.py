@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55d9f877f9f0bdb5
-#   text hash     301a5f02e7a8e30e
+#   content hash  9fce7e9dc0d11756
+#   text hash     9e4a5795e3b4ce0e
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c665afdbf84a8d6e
-#   text hash     3ff27a07dfa89eb1
+#   content hash  ac30ecdace1345f2
+#   text hash     3b5191e754911e50
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b20c5c8fd7437ed7
-#   text hash     212222f027437f02
+#   content hash  94d267d85f225115
+#   text hash     5f7b4aa692b39a49
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  de0df92799006b52
-#   text hash     59ae65ef037b3cc1
+#   content hash  c543f04506d73b72
+#   text hash     080eda9a3d673531
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f4bc77f8fd075de3
-#   text hash     2a673562b9c155f6
+#   content hash  d5f9c31c85d28914
+#   text hash     b0e8dc1f04b76767
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb02e0121dd692b5
-#   text hash     0566ebb556c10a05
+#   content hash  5569f0a6329e5958
+#   text hash     3e59261321ddede0
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

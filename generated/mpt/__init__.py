@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a3dcff7aac80fe16
-#   text hash     5e72a2c3f1aef508
+#   content hash  9286095dffc0573f
+#   text hash     ca1a6713285aa2b3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec43ccb2c7067a6c
-#   text hash     14f1313a6d394079
+#   content hash  3dcdf119a233a2cf
+#   text hash     a3c7ecfaa369fd0c
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

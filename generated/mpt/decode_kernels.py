@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dba437262a0caa0a
-#   text hash     05b0e657e449e31b
+#   content hash  6b1b58ee93f1594b
+#   text hash     dd4c52c1fe4a5bdb
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

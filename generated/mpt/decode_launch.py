@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a07ffffa1fe2d62b
-#   text hash     c481bd632bd7af55
+#   content hash  5101fa9cf26e1156
+#   text hash     027989e6c833d796
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

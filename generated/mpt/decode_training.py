@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c726fbca097ae80f
-#   text hash     2c2819f5480735d9
+#   content hash  113264d7535fc82c
+#   text hash     65e3050e9330c368
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

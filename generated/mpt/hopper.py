@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  36ab8e12fe64e6af
-#   text hash     4edc70829cc000be
+#   content hash  fc458c6c8d935961
+#   text hash     b53e6cdfcac27e14
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c5ea958b45f60ab0
-#   text hash     c86a005f9f5eef0f
+#   content hash  fa125a019504fb09
+#   text hash     b76b92a752b4a9fc
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78cfef19a0918080
-#   text hash     145ea163332e1cbe
+#   content hash  7c9af58eff797758
+#   text hash     4dd6846a216e1cd9
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

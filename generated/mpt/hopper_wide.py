@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  db021b964bf03369
-#   text hash     25ebdd0b606a5f5d
+#   content hash  a957ffb1e6a902e5
+#   text hash     3218a39859b60343
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

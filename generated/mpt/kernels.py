@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0bd0f3836193620e
-#   text hash     295c10121baad5f8
+#   content hash  94d59b70c214527a
+#   text hash     aa2079eccb68f899
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

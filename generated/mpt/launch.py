@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b2a84c5abe1b111
-#   text hash     93152818afa03512
+#   content hash  f7e04f6eeb536fc9
+#   text hash     b7eab3b34d9b6aca
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  941b7a0995c6e692
-#   text hash     8967e7a6e8b88d29
+#   content hash  eea977fc33f834ea
+#   text hash     c6915389c8d16552
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4be29d137da077dd
-#   text hash     33bf7237bb6a840a
+#   content hash  87b86a1212153676
+#   text hash     991d3911fcdaa297
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8ce7c526f1210d4b
-#   text hash     d94253d29a7a7c2f
+#   content hash  d9329f1829e9e878
+#   text hash     9310b3fcd3c9b022
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

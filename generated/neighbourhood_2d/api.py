@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2af7bf41bd42fd4a
-#   text hash     82de4ff6a15bed88
+#   content hash  da9cec9a711dfa69
+#   text hash     a97becb87612ab71
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b844cbee9930146f
-#   text hash     ccfb31d0fda67404
+#   content hash  5e6f5f2d1cf1c707
+#   text hash     d2be6ee579453abb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

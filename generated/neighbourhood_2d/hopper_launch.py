@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7d928f1928b17b36
-#   text hash     6e5890a10fc065b6
+#   content hash  031eb49574778e4d
+#   text hash     56aae047ee35d91a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

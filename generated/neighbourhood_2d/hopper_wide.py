@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  55cd6471c43a6457
-#   text hash     755e953da0ce2e8d
+#   content hash  2e0f3e1d5d66c7b2
+#   text hash     6a00ce8969cc06ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c217b1413cec8bf0
-#   text hash     643be494e9c10c08
+#   content hash  c1c68b5c4709aa37
+#   text hash     49475c4b0d398c40
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0c90eb5414524ee3
-#   text hash     eb5e722ef2668030
+#   content hash  a7489879fc65a7c7
+#   text hash     afcc3a95670d4406
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  399453191e0ff0c8
-#   text hash     a832cdb0d2d60194
+#   content hash  d789d49239516bab
+#   text hash     5f70b045be055c41
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  712d009672a6e961
-#   text hash     2c10a68d7aa4d566
+#   content hash  1b27c1b4f36dcd0f
+#   text hash     f7233d4fb31c796a
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

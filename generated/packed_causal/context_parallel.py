@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  08b0372c006f2fe3
-#   text hash     d7f9d32b792e61dc
+#   content hash  d27e7781d395411b
+#   text hash     03e680b0058ac84a
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4317c8dc962bcbf
-#   text hash     de06d900f7e8bc16
+#   content hash  860dd6c640db956e
+#   text hash     772d3af80f1f83c4
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1545cc6b7111d94f
-#   text hash     46e1e6427102babf
+#   content hash  95d612c676c1328b
+#   text hash     857eab7d13302d27
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

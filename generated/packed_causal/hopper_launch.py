@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  370b53e33335801b
-#   text hash     c2e69a3957a954e9
+#   content hash  6f17855f3462ae72
+#   text hash     7dd7d744dc8386e4
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ea182e39f9a3c532
-#   text hash     c0f23ab3eb16afe2
+#   content hash  2d80b2e219aab7f2
+#   text hash     ce4c45dd1437ddef
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

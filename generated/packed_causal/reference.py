@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  af0288ae6c1112f9
-#   text hash     3e57cf3ef78af0a4
+#   content hash  aa7281a1dbcd511e
+#   text hash     9282294f9acb6731
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e071bfcc714b9f94
-#   text hash     d5b8e32c94c23a84
+#   content hash  6afb329ed0d6268d
+#   text hash     968bded9bd341796
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

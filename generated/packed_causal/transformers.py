@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c5f5add43a54413e
-#   text hash     1b07ffec4f2bf479
+#   content hash  24208bb23f404325
+#   text hash     37e83f5f8b3f8cc0
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a48f1e0cdc544d2a
-#   text hash     1e6fc90b1f03d2b8
+#   content hash  6d390d3775209084
+#   text hash     673ceac809e1d1e1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  612d20669630a06f
-#   text hash     5dac503702079f8a
+#   content hash  12364455e9ad07fb
+#   text hash     0ffbe215bc1adcef
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

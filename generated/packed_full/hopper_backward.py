@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  555901f8f7f96775
-#   text hash     23b99e282d769cf1
+#   content hash  fc44511ebf011d5a
+#   text hash     828ab41e526d1020
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b2e80a066f3fd337
-#   text hash     90f854ab9bda5595
+#   content hash  9a161fb36179b8f5
+#   text hash     cfbe15ef3a73a0e1
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

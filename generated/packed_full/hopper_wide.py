@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  237c3ebbbc015552
-#   text hash     f75b915309aa31d2
+#   content hash  491b5bdf3e118592
+#   text hash     252563bcbab94942
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

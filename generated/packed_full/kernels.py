@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6b5bc8b7bb7edc04
-#   text hash     e98c6699e8de70ad
+#   content hash  da06a2515a95917d
+#   text hash     5e88ba3f11473764
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

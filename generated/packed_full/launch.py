@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b043daa5fc73277e
-#   text hash     1682301fc22c2dc3
+#   content hash  a6e83b65068b7379
+#   text hash     bec13ee115f9b47e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

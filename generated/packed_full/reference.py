@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b36ad00d13814cdf
-#   text hash     21de22c07f85a9f6
+#   content hash  3614fdb5e78cdd51
+#   text hash     0aab3066480a6fff
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8a6abb2a6bb468c3
-#   text hash     f914f860287f9abe
+#   content hash  0128718ad02b6086
+#   text hash     7dd3a2edb9d74c36
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b2b085a3bb13f2bc
-#   text hash     595a3e827b62b356
+#   content hash  2e982075bc748847
+#   text hash     d6928bd8ee2f93db
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

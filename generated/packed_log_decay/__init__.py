@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  787656665e79aefa
-#   text hash     d4da3acef9cdd607
+#   content hash  9e80446b8ca591b7
+#   text hash     af2e7bd845840c82
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b36b894e306165c5
-#   text hash     b1aab79bc93f4aae
+#   content hash  3d19238642a01317
+#   text hash     c92c6c1d5af7fea0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b24d6f375ab4c8d
-#   text hash     03e4f33397a7d41e
+#   content hash  d19428e6393e24d8
+#   text hash     9f7b10062fc6d37b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c66eb13b9519342
-#   text hash     97a607b32a51e675
+#   content hash  d0b4a83d5c2ab370
+#   text hash     a21a2054cf16e6b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

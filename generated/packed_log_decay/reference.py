@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3cf6ebc2cbac8409
-#   text hash     91c9cca47e9d0606
+#   content hash  20f4e068ce05be83
+#   text hash     7a057945c6e3363c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

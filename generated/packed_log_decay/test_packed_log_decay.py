@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  70a6ed0b8e4d16a2
-#   text hash     21e619aca83b7e95
+#   content hash  ec59d53b1aec8366
+#   text hash     7c699911858b4b24
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

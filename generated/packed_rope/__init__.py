@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69886b226742de9b
-#   text hash     453cead6779399c0
+#   content hash  e129c44c824ad2b4
+#   text hash     7a8a598e7bd20d45
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a9cafd93592a3d89
-#   text hash     b33c37798675c4b0
+#   content hash  3e1d5d446612fd37
+#   text hash     9b42564cf6e7c6ba
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

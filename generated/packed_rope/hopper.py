@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  def9315107fbeaf7
-#   text hash     7fda33cdf2f5ce50
+#   content hash  2870760ae5a06922
+#   text hash     03c323af916cca12
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b8e264c238c39e4f
-#   text hash     7e73f8b50bdb8dab
+#   content hash  2b8fc35137532d1b
+#   text hash     42efa5ddcaa389b8
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

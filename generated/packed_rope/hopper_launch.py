@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  00afc66c5baaa321
-#   text hash     3e006224c21a28c6
+#   content hash  08af46dd92d66c2b
+#   text hash     2ea02a379f7dcf69
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

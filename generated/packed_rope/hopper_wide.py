@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17f018f0d1b1ee46
-#   text hash     8c0a0841c042718e
+#   content hash  cf3b82cca0fc396d
+#   text hash     ebffb0e6167e2e57
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

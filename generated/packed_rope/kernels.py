@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  338bedcfbefae819
-#   text hash     f19c6345c02fa311
+#   content hash  34deba8049b34994
+#   text hash     607a8a7dba13f84e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

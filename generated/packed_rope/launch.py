@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0c7761dc34d29b93
-#   text hash     dcb0e0d80e381676
+#   content hash  439cd9aa96342ddc
+#   text hash     1345f1b131408824
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

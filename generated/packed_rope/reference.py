@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3e4c953409db8c9a
-#   text hash     f043dc0e915b3f89
+#   content hash  24c86af383447e60
+#   text hash     7ed92932ecfa082e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d96b8ebe18a60cdd
-#   text hash     908b7542db744fb4
+#   content hash  7765ae3890207a35
+#   text hash     ee065b905c4df6e7
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd1f23e2bf581894
-#   text hash     3703992cc65b3f5f
+#   content hash  7691f6d5710ae5d2
+#   text hash     fdd4459ec9588078
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  664f14486457ec3c
-#   text hash     2b4bab9d5b078de7
+#   content hash  cb442452d38e675e
+#   text hash     2541beb444bd72bb
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

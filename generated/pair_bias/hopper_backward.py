@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  257f58df0a69aae2
-#   text hash     69b251c2a10bcb56
+#   content hash  9a426ad0fe7640bb
+#   text hash     14019743bebae06e
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

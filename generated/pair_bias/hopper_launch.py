@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f46cbfc9686e9c36
-#   text hash     856c99b74ae5121e
+#   content hash  a92ef387c422c00d
+#   text hash     6e223a680e204eb8
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

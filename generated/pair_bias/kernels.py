@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4c103b29d95880de
-#   text hash     c253d6d6fa60911b
+#   content hash  abdbcec96f76de3f
+#   text hash     10da25ecc2032002
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

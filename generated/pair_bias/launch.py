@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3c56c2551d79d534
-#   text hash     75da5e2b84fb09a0
+#   content hash  051ef1708c113896
+#   text hash     4889ea86b89216fb
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  df1f89d928f6c515
-#   text hash     73dc930c51cf040f
+#   content hash  1bc312a7feef3b43
+#   text hash     b9399d299ea0af64
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13372e8c8b86d4a7
-#   text hash     0f9e77253f9fc7e4
+#   content hash  7583dedc600729d4
+#   text hash     8f88efec80e84b0f
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  15fbbe3583287593
-#   text hash     291b4f296e2ff51c
+#   content hash  56efa99b84a264db
+#   text hash     34d3678ed9a69001
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 
@@ -32,7 +32,8 @@ TILES_16BIT = {
             512: ((64, 32, 8, 1), (32, 32, 8, 1), (16, 32, 8, 1), (16, 16, 8, 1)),
         },
         "backward_in_bias": {
-            64: ((64, 32, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+            32: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             128: ((128, 64, 8, 2), (32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
             512: ((32, 64, 8, 1), (16, 32, 8, 1), (16, 16, 8, 1)),
@@ -94,19 +95,22 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
-# see; a worker of four warps for each 64 queries, backward for each 64 keys
+# float16 and bfloat16, kernels for Hopper GPUs: for head sizes up to a number, by the least number of keys that a query
+# can see; a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
+        32: {0: (128, 128, 8, 2)},
         64: {0: (128, 128, 8, 2)},
         128: {0: (128, 64, 8, 2)},
     },
     "backward": {
+        32: {0: (128, 128, 8, 2)},
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
     },
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (0,), 128: (0,)}}
+# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
+# own
+HOPPER_IS_FASTER = {"forward": {32: (0,), 64: (0,), 128: (0,)}, "backward": {32: (72,), 64: (0,), 128: (0,)}}

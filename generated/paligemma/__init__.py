@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb902e7ce30853cc
-#   text hash     a292addf7df9f523
+#   content hash  df6d960cb9f61135
+#   text hash     79a088a6716d671a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c38dfb8f0f23aae5
-#   text hash     8832a602efe036ec
+#   content hash  cb71256f10a77c25
+#   text hash     2c5aac77536db7be
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

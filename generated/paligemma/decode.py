@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8e25f86bcfd571d9
-#   text hash     2a9a0a59c6e71957
+#   content hash  91a3498d63bf3037
+#   text hash     c9bd7092467cf724
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

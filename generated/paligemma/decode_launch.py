@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b855e824e9b18351
-#   text hash     e6254a50ab2ed6ee
+#   content hash  720c36cd515df187
+#   text hash     21dda5bb55b9db24
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d95c0b9c18e2c82
-#   text hash     5cbf4126fc672b49
+#   content hash  33d93557707940d3
+#   text hash     e668503316a50a74
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

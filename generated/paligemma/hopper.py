@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b9ed2744e50cbc6a
-#   text hash     844f7c95f7b27792
+#   content hash  84b1bdcaac617643
+#   text hash     18d8ea95d108cd6e
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d460f1655a77ce0
-#   text hash     72f183a5f1ea8a01
+#   content hash  9b69cc04761197b6
+#   text hash     bf6b4f97802075c5
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

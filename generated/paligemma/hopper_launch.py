@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c348ef83cf1bcc5c
-#   text hash     0fe53d632748a2b7
+#   content hash  e9422a8aa6700eb7
+#   text hash     44d11e785ab94757
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  00a5218529794b95
-#   text hash     901fdb6c28497b7b
+#   content hash  621ea5b35207138d
+#   text hash     0bc6db48430759c9
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

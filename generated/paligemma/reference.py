@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f47c6f06523e33e4
-#   text hash     2f595a4bd9256b24
+#   content hash  e5f9d2291aacbed5
+#   text hash     208770946e7dabad
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

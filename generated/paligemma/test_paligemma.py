@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  223d830c45a73403
-#   text hash     1271f64fd11ae9bb
+#   content hash  e2b2b8e74f93e4b0
+#   text hash     92eff20594308ce1
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11e175f7802af834
-#   text hash     5f4ba53215847913
+#   content hash  32e094e2e1c71656
+#   text hash     adadfce2b6acc5fd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

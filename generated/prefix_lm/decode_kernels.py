@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  67f8b1b361845344
-#   text hash     14da4e5a80b8b973
+#   content hash  d1b85d5d1e14d32a
+#   text hash     f0b342fc7ae5b3b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bef95fd32403a8fd
-#   text hash     855aa9ac696a4e88
+#   content hash  8a420bd93cb7ea67
+#   text hash     864558ecdb01a5ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

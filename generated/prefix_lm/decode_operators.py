@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2901ba8aab7b8e6
-#   text hash     a3b2b4933187f3aa
+#   content hash  1b94325610798383
+#   text hash     8dc9c72a97036f86
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  371dec534ee93dbd
-#   text hash     9634b23b917570df
+#   content hash  0ef46c8599307e0f
+#   text hash     2e214bdce8f0020e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

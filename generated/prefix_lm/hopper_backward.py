@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2fb9062b0d38f77
-#   text hash     7cce46b1dc7fbfe2
+#   content hash  82c3ab890c27dd8b
+#   text hash     ac8aee5dcec92ea5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a7550ad7ad39dbb7
-#   text hash     0099dbe19000cfd3
+#   content hash  0813b7e4258414c9
+#   text hash     b01f4834c836f33e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  37ec923f4631298c
-#   text hash     ed4dea751f0ee083
+#   content hash  59c9a84d2a4dc0f2
+#   text hash     b09272a432893101
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

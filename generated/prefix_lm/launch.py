@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  86e5dd781143e23b
-#   text hash     6de554560c99e343
+#   content hash  2bfe97ddab5bbf0f
+#   text hash     f4f0dfc9dd790e3b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb5dcec0e7c22279
-#   text hash     df27f1a61136225f
+#   content hash  08d47a195e5bd32c
+#   text hash     373a6b0aefc130fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  918febe91759b214
-#   text hash     186f0a9f50919f90
+#   content hash  f40bc7b3276bc44c
+#   text hash     f894c0fc0e55780f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33c604c971587292
-#   text hash     317758d794f26f81
+#   content hash  f8f598cee53a9300
+#   text hash     cd46d486e5a1e576
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a2b36ee744d14b5e
-#   text hash     8841a6ecfca6fbfa
+#   content hash  fdd446851865a520
+#   text hash     e2065b643695ba5c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  821b963e847c8920
-#   text hash     dd958661b6175c15
+#   content hash  4458232f1e8a4558
+#   text hash     88176ff6b2e90e16
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e33e94dfdf535da0
-#   text hash     ff0eb4f6ba9262b3
+#   content hash  1ea303a49b6d418a
+#   text hash     0b5f6e518350a61f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

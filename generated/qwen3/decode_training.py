@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa6df17bced5e717
-#   text hash     9d68ea942d0afecf
+#   content hash  3d04431932c90eb3
+#   text hash     8eb1540b1571483f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

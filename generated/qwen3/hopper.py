@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4038bad38e2f6a68
-#   text hash     0c1f4ed9cfc484c3
+#   content hash  4263346edf6dbeb2
+#   text hash     90c3b2f09b82bda7
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

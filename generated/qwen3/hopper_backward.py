@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e2eed1915a9137c3
-#   text hash     a3867e16315d654f
+#   content hash  7f81bf866c327d73
+#   text hash     434d26caf2908012
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

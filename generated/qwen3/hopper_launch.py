@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  66bba585e9640f4d
-#   text hash     c2a7b945da2e4186
+#   content hash  5f030fee6af7a90f
+#   text hash     26aef965fa3e1f2c
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ecdf8df84de7a58f
-#   text hash     51cacebf737e7974
+#   content hash  989b27b7e2e2faaf
+#   text hash     079b67ce9db38914
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b29cd46041b969cf
-#   text hash     c53e6ec7c5563023
+#   content hash  dc409e740faa40b7
+#   text hash     197ecd9270902911
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

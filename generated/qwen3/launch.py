@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  723e3d9b9531b007
-#   text hash     14690b091c274692
+#   content hash  6592dae4baf5da10
+#   text hash     e7dcd4b2f770ca53
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  304ac818e7b95a92
-#   text hash     3c286952c9cce70e
+#   content hash  87ca5481f0407927
+#   text hash     67ddc41cf834354a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

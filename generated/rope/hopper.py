@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d60f876b7db9a333
-#   text hash     00d2152ad1e22901
+#   content hash  983727f78f87effd
+#   text hash     6a46f6ffa0e12791
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d67edfb67649e530
-#   text hash     c74485749d5de48d
+#   content hash  6d1e01899cd445e2
+#   text hash     950b648a46ba5ced
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a52e3cced1abfa44
-#   text hash     77b5b1ce2ff94c65
+#   content hash  69ed53469a5fbd7d
+#   text hash     0a0cc6f259b5141f
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  86e3311a049b90b9
-#   text hash     99768c07c848891c
+#   content hash  99453e72781d63a6
+#   text hash     c522bfa90b965c5c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

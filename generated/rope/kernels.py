@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dc484a7956b245df
-#   text hash     a86a59cd2d10ff44
+#   content hash  694026a51546b57e
+#   text hash     1f513a130c840dfe
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f074f58bc911362f
-#   text hash     e0f179e27f0749d0
+#   content hash  89d7c37e621a5eb6
+#   text hash     cad458ff1c9759bc
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

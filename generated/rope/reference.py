@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9d9c65f0850b4212
-#   text hash     907114df915ae8ac
+#   content hash  f89dca985f930a9b
+#   text hash     1a1360953f104f4b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6217a67890e31233
-#   text hash     92a7746a94c524a1
+#   content hash  aae5ef707ca2e87d
+#   text hash     85b60906fb476b46
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9e568580cec9a611
-#   text hash     d224e533b7775437
+#   content hash  12e45bf05a71eafc
+#   text hash     037286548cadb69e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

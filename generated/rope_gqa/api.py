@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  960dc749a6e08183
-#   text hash     8b934d0be18420b1
+#   content hash  566b5b39de953b3c
+#   text hash     772c2d5aa6b05077
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  738b7fe9d721515d
-#   text hash     fce4bf722fb85beb
+#   content hash  f9366122a33a7b5e
+#   text hash     7f55e18e63dda379
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ceb8f73f5b8efa5f
-#   text hash     1e1d424ee64fb7ff
+#   content hash  88668eeea2a16004
+#   text hash     f6295614ef5f9162
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2f3f294bd81f89a3
-#   text hash     f1dc6c7ef047d6ea
+#   content hash  ae577cd3241f46d3
+#   text hash     da402e0def0387cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

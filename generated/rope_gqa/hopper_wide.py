@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79e3ca2c5cb88010
-#   text hash     bc5d134216a706bd
+#   content hash  e47dac4f36b0da66
+#   text hash     924a35089745513e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  73daa2b2745894e4
-#   text hash     9faeed0ed378c11d
+#   content hash  8584f1d45ae97148
+#   text hash     640689bd4599749b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

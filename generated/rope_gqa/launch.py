@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3d8cf5419ad25d88
-#   text hash     3b556fe2881cf047
+#   content hash  aac7671dae47f15d
+#   text hash     0938d502161fe3a6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

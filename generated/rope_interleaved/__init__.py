@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3410b629bb7f6df7
-#   text hash     bbafb36370b7f30c
+#   content hash  8c469531ca83fbef
+#   text hash     fab4e6af08d99bde
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

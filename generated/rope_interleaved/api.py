@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f461d0e1e1b60077
-#   text hash     6c0bdb316a4cd9c9
+#   content hash  141f92e8a0db8c8d
+#   text hash     ccaf7a261937111a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1752bf9d3fb74ea9
-#   text hash     6c8da4dba92389b6
+#   content hash  95d4e93feeb7b069
+#   text hash     ff102c6d1d4b33fa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c37aefb9534c4333
-#   text hash     879a88e8138415c3
+#   content hash  c7727e519475a8c0
+#   text hash     4136fb9e1fef77b3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2fc662dd9031c860
-#   text hash     a5c0370bc6a4f6fd
+#   content hash  db0225181fb48ebd
+#   text hash     95342afbd1113246
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9a0a134125ebc0c6
-#   text hash     b173ab64bf063791
+#   content hash  d075d49fe97acd59
+#   text hash     ab1fb848802b0f34
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

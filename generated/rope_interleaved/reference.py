@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f12171ae0b5521a
-#   text hash     c30d519805064da7
+#   content hash  30abe120930816ac
+#   text hash     b3f0a50de8f69354
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

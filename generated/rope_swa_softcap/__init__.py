@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  58efaa2293f73ffe
-#   text hash     bce491ee567fb0f2
+#   content hash  13dfbd93689122e4
+#   text hash     c4c4e2eaaea31a67
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

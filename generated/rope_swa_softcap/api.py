@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bc5032035ad211c6
-#   text hash     567f8eb05edcbea6
+#   content hash  357de72ad347c3a1
+#   text hash     2e00a47c24d014d5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  900ac24f4a1cd126
-#   text hash     3d0a43f7cf2d7825
+#   content hash  fce4427f06a0a2c6
+#   text hash     66b183c24e7a579a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  51f51589a23fb95f
-#   text hash     d2ba0327b9a82139
+#   content hash  7628b0057e672447
+#   text hash     a137e78d83cfb7e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

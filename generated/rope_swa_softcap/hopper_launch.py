@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d63bae594b518f0c
-#   text hash     6d6cc0baa6b46f47
+#   content hash  435bd6211dd1cd98
+#   text hash     970939e2005a6420
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8bdcca915c1fb6bb
-#   text hash     b32aaf425d5ce63f
+#   content hash  889a5a9f21ab35ad
+#   text hash     93f2ba45c322c0c6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de5a3ca18300cdb5
-#   text hash     3a8a453c621577bb
+#   content hash  0488966d444f3817
+#   text hash     9733ba8f6370da5a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  df371ece1f8ef587
-#   text hash     dcd171e7c5051f98
+#   content hash  fd30691658d477ae
+#   text hash     26c7b84276232fbd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

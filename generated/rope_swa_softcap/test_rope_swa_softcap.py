@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d5879b138b71b2ef
-#   text hash     93f0a21b8c7958d2
+#   content hash  2fedbd3464d11c7c
+#   text hash     5352bda404fee7e5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3c162ab645d89c4d
-#   text hash     add90a182f7dd68d
+#   content hash  2fa64072c194f9b4
+#   text hash     c9ebff753129cedd
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

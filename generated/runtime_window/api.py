@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d1c104451c60070a
-#   text hash     d7debee472bf6c9b
+#   content hash  b366ac4e6335071c
+#   text hash     310aa5ba70a5a053
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  874c341920e87c98
-#   text hash     c01b939cbf7f2f8b
+#   content hash  38b0fad529efca95
+#   text hash     43e0dc5e8ee8016a
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  433b67c442511387
-#   text hash     6c6d6b4c72313673
+#   content hash  ded731973c985a38
+#   text hash     ae3b7e99a80d4966
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  858f063fbe85b7ad
-#   text hash     955208aaec9be40f
+#   content hash  94b73337ad65e189
+#   text hash     c0efa1d69688673a
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9f8c99dc7b6dcc8c
-#   text hash     6ca1f478f0a5276a
+#   content hash  cb919096e9eda7f4
+#   text hash     888f1bd65f2dd7bc
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  67f7ffd82e1b6286
-#   text hash     48876869f7bb2286
+#   content hash  08e8e3c7bed9aeee
+#   text hash     c0ad026cb279547f
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d6a8ee5d3713963
-#   text hash     3d63bea97ad4bb7e
+#   content hash  435d3e02e4137e1a
+#   text hash     3ac504c90d0e51de
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

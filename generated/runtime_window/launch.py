@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  88301a9834cf4de0
-#   text hash     a8d2f419557e4b0a
+#   content hash  69f342df132d824a
+#   text hash     18dff29e984cfac6
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f6819ebfa26a3286
-#   text hash     56d2f3157c5ed2b3
+#   content hash  8c4fa72924cb5b1f
+#   text hash     bc10999e92832720
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

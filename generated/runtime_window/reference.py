@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  65f28f176aa4dfa4
-#   text hash     178643149f842bbc
+#   content hash  11ae8f780c4ad27b
+#   text hash     0742ebd0a91a0c12
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

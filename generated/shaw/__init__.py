@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  315e0923e1b0f5af
-#   text hash     19e4cc08e57ce62d
+#   content hash  4e8365b0f767dccd
+#   text hash     bbd424ee29342e3c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

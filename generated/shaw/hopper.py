@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d2e49ddcb8b714cd
-#   text hash     e94c93b3ab31021f
+#   content hash  4682c709f89b3aa0
+#   text hash     cc157e642ec058b3
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

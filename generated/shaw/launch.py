@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9d51f9a0a24fbda5
-#   text hash     da8dea4a60e4a215
+#   content hash  c89195584c89b332
+#   text hash     7086ef9bc53ff46c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  106f86ce075e2973
-#   text hash     9a96718a41b95ff6
+#   content hash  9df0d0f97d85a7ca
+#   text hash     8a2fe8de7f545f1a
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

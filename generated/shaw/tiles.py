@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f1775ff75826dae2
-#   text hash     6d48dabbe31782b0
+#   content hash  27fb5c22951679d6
+#   text hash     b1669846fe2bea60
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 
@@ -76,10 +76,11 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
-# see; a worker of four warps for each 64 queries
+# float16 and bfloat16, kernels for Hopper GPUs: for head sizes up to a number, by the least number of keys that a query
+# can see; a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
+        32: {0: (128, 64, 8, 3)},
         64: {0: (128, 64, 8, 3)},
         128: {0: (128, 64, 8, 3)},
         256: {0: (128, 64, 8, 2)},
@@ -87,5 +88,6 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}
+# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
+# own
+HOPPER_IS_FASTER = {"forward": {32: (0,), 64: (0,), 128: (0,)}}

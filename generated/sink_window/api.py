@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e83561c0aef303e5
-#   text hash     f739dfb335dbe91e
+#   content hash  36f891bb090413a4
+#   text hash     e9acc0e0033c3da0
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  75691ea3dfa543e1
-#   text hash     99ba4a2b5bf72929
+#   content hash  204c4a0084c756eb
+#   text hash     11b314a041fc8bab
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

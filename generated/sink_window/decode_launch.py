@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aac63db8101c19fd
-#   text hash     77dfda116a6f2450
+#   content hash  7251e0e4c313ae87
+#   text hash     d973ab09d0fb1455
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  499e57a6538ced9e
-#   text hash     dec9e3a4cff83a93
+#   content hash  b49f4bf716d78309
+#   text hash     04145bfba21e9853
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6cf22fcef46a1206
-#   text hash     46eaf22bad671b58
+#   content hash  e5aea3426e654a9b
+#   text hash     b7cd847c64e5925f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  88c86a4bd4fd6122
-#   text hash     31c82be633e47669
+#   content hash  6676257239fd5558
+#   text hash     82403e915fe1fbcc
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

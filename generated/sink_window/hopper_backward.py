@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8593050491cac5b3
-#   text hash     06d4f87137129fa6
+#   content hash  d0c135823187bd32
+#   text hash     d29bf80689deb790
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  09f20ec69e8ab9af
-#   text hash     8c3ebcb1485b8ee4
+#   content hash  10457b9d5e590595
+#   text hash     dcc6b975d057d1e0
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f90853908257b6bc
-#   text hash     4f57626b504ba5ca
+#   content hash  5de8c212dc621cf2
+#   text hash     9d446591e742ea16
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

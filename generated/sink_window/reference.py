@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f9a1ed789017c3d2
-#   text hash     80c21845f35fb7c6
+#   content hash  c091eee9e4e388bc
+#   text hash     1aa556a720cb7d51
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

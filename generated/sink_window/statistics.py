@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  05740dbe2be1b4d1
-#   text hash     20812adc72b79c30
+#   content hash  0a19a63598c381ac
+#   text hash     236abe6ad99b9f33
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ab7dcf71c895ca4d
-#   text hash     bf4c629ba48436e4
+#   content hash  2a52875b8f2abd7a
+#   text hash     451953177f046107
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,15 +94,17 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
-# see; a worker of four warps for each 64 queries, backward for each 64 keys
+# float16 and bfloat16, kernels for Hopper GPUs: for head sizes up to a number, by the least number of keys that a query
+# can see; a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
+        32: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
         64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
     "backward": {
+        32: {0: (128, 128, 8, 2)},
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
         256: {0: (64, 64, 4, 2)},
@@ -110,8 +112,9 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
+# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
+# own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (640,)}}
 
-# how many keys before its own position a query must be able to see for that, by columns of a tile
+# how many keys before its own position a query must be able to see for that, for head sizes up to a number
 HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f5a9ee281480afcc
-#   text hash     6ba3edf0d159ff75
+#   content hash  3333af59b01e29eb
+#   text hash     5ce9e5f6ebbd6702
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

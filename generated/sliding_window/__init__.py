@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e03f143b17d18786
-#   text hash     51ee06dd38b1f787
+#   content hash  85e699a4f3b3d117
+#   text hash     6e322681a1fc707e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7801dbb26872841c
-#   text hash     d4af9bd8d7e6185d
+#   content hash  37d0f2d8642965ae
+#   text hash     aa297d635a50dae7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da21bf67f93e496a
-#   text hash     65fba7c940a29308
+#   content hash  ba80228cb77516fb
+#   text hash     d88571af9bab87b9
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7979fbba5d8ba8e6
-#   text hash     03ec73fb1b41286a
+#   content hash  09d6666d40bac81e
+#   text hash     ca417fd4927349c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

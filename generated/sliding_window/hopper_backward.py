@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fc68230e25c0b569
-#   text hash     9e0de0adfedba7bd
+#   content hash  6843c384391f3bc4
+#   text hash     98027d89f1f99dca
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b674a88151a15be
-#   text hash     1a2503d151273019
+#   content hash  e324a1d80193c850
+#   text hash     58b41f798fadff63
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

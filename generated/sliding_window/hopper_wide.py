@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5b074dbc8208cf0
-#   text hash     3e9b3283116a1f9d
+#   content hash  213812a2532d9f3a
+#   text hash     04304b274c5c6bc0
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  471db91f268575a3
-#   text hash     adb53b30ed4c8936
+#   content hash  b1fc458528deb0f0
+#   text hash     a4eabc022a9818f2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e74ce35ea83d81d1
-#   text hash     6d0423efceb21851
+#   content hash  c9cbd938aad06604
+#   text hash     b45d1cbdc06b220c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

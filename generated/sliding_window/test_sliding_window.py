@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  19b969bd5ee1d7c4
-#   text hash     c98b2c8d25c4bbd0
+#   content hash  1e51aff0f2deeb92
+#   text hash     36737eb41031a8c6
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

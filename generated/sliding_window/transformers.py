@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae3882de0a288751
-#   text hash     68f70ef0d3d955e3
+#   content hash  aa423e54415e6634
+#   text hash     9bd5b44c4aaebc4d
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  35130208a64fa6c2
-#   text hash     8f894c962a85269f
+#   content hash  c69a3336f3a693ce
+#   text hash     d051431dea655be6
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

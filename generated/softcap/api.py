@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9301749570bef928
-#   text hash     47a3051fe7123a6a
+#   content hash  33c9a652749bd158
+#   text hash     4d1ad1aef24273e2
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  85b0601ea7cd5994
-#   text hash     45274b789bef50b5
+#   content hash  f420f2cc90ed0a4e
+#   text hash     29b28351ad24968d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c14b2b5cde499823
-#   text hash     730821415b3c8a11
+#   content hash  5d7caccac07055f4
+#   text hash     99b2ee84bd802cc3
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  565ef34131282e8c
-#   text hash     0c63f3a616f38402
+#   content hash  4c52d0c886ce73c8
+#   text hash     cf624f66bf4067d2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ebe79da863617964
-#   text hash     d57a88ae7890cd00
+#   content hash  61f8eb6a12b34e97
+#   text hash     0972a3c3d051b8e4
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9429f17ed4a78da1
-#   text hash     f9563be5fac4411a
+#   content hash  7402d4fa26e46ba5
+#   text hash     747326af9c990b77
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

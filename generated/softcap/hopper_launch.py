@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d1ef4e22f658555b
-#   text hash     b5269d663603680b
+#   content hash  1678286c01c9d8c3
+#   text hash     9bea24862e1ece21
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8b62e03861134915
-#   text hash     b4c560261fff23a3
+#   content hash  e59b88a1a1855a5d
+#   text hash     fd5f89d4774df20d
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

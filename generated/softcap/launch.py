@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  83fca19b1f92b4c2
-#   text hash     ed827a7350fb7578
+#   content hash  e4ded503fbe83d80
+#   text hash     9ebeb1c356670705
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

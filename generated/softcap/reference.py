@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0cb8915badd3b47c
-#   text hash     1426e221796a395b
+#   content hash  721e6a115b882298
+#   text hash     b20a1e750450fdbc
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  05db651c0393e38e
-#   text hash     275fd583c2526e55
+#   content hash  6fef4ad3660180ad
+#   text hash     792594298f89b80a
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

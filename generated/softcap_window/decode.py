@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f08398c69af1e750
-#   text hash     3ea5e43f758c924e
+#   content hash  bdda2adbf98ea577
+#   text hash     5ee3f8a13b984362
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

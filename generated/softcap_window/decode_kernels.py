@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2edb9ea218d85e83
-#   text hash     a755026bf938c4a2
+#   content hash  54365051a4864c4a
+#   text hash     2247cc0d83a11189
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  46dd4cd52621110b
-#   text hash     498d9f6f23e4d658
+#   content hash  755b146746c9ca22
+#   text hash     edffab00930a07ff
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5a932d2e25033bc2
-#   text hash     aded64d2a2920e2b
+#   content hash  b25e91ccf636b27a
+#   text hash     541e2b42dce7db93
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  44ba42285a1efa5a
-#   text hash     c996864d02485afb
+#   content hash  77ae57ccceea8d32
+#   text hash     a125fad73c40fe31
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  860767309a1900d3
-#   text hash     983f245d8f59f28f
+#   content hash  9b2f5a2a8e74ba72
+#   text hash     0b299ea5cf3a1e69
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  83ca20032c4b9679
-#   text hash     ab42fcdc5c9f5fcb
+#   content hash  bfbce7b37a82c7bc
+#   text hash     d163713b43e0edff
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

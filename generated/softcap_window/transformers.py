@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0076d5ae5fa4f7f9
-#   text hash     efbfbf022a402856
+#   content hash  6988c360e99fd56b
+#   text hash     237590d19d51572a
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ac578e576b4e15fa
-#   text hash     fc3b41d74be95782
+#   content hash  1cbf865c09b22bab
+#   text hash     c3614959be2108b1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9a7be5d0f24af29b
-#   text hash     bac5fc7ae23e7322
+#   content hash  5a14b1e39c38640e
+#   text hash     d2d73424c87b7c09
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  18c1c823804443a5
-#   text hash     a11801110d78b537
+#   content hash  0d7b4a86232a38e0
+#   text hash     d8b112404b3ca3b4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

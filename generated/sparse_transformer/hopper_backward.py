@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a4cc8f9261f914c6
-#   text hash     8b0e183f066ba17e
+#   content hash  d004228fe08e2ff2
+#   text hash     5c6eadfaf29c6100
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

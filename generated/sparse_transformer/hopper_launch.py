@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9b9493e64d79d5bb
-#   text hash     f53b132b52ebddcf
+#   content hash  c9ac8db4cbf4a7e7
+#   text hash     56e4a407cff4570f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

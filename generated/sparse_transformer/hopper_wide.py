@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17eb56c8b6f7ec6e
-#   text hash     fcd0d5dfa2ef82f5
+#   content hash  2294316ace5700f1
+#   text hash     0ba8a3e3c32078bb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

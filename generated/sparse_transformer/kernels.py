@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  99c604b47a361074
-#   text hash     4d5c64a229a8a1e2
+#   content hash  19cda06bf49564cd
+#   text hash     dc3695701a71e083
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a65dc5b4c97485f
-#   text hash     e01c3ece91194daf
+#   content hash  2caed882b2dd9c31
+#   text hash     a47f36f6ff0cac9a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

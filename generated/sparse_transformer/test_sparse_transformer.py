@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9ddeda6bb21a19f5
-#   text hash     c0587331b479fb40
+#   content hash  bd0b34002e063631
+#   text hash     3ac5c7d6865e51ca
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  858e25dfb0d16eff
-#   text hash     79dc130c602348bb
+#   content hash  fb6a126af7afd79c
+#   text hash     9a90b1f9cb6e848d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b0576ce0c7bccc2
-#   text hash     c4a557b6aa12affe
+#   content hash  128b5291d493b36f
+#   text hash     abf88a202924f865
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

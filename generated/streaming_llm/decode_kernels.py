@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  882eaecacdc52c02
-#   text hash     55676fd87a57fe8d
+#   content hash  b340d9e5027d7da4
+#   text hash     483884953e3b3cf8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  16dbad6e70904987
-#   text hash     bef265e6320b455b
+#   content hash  9fb74d37d4616f14
+#   text hash     fe4ebd14e51c41e2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

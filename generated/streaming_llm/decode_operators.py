@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9de2964889aed9a3
-#   text hash     d435a8dcefc0ad5b
+#   content hash  bfb5cea21efa939f
+#   text hash     932323532629e401
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

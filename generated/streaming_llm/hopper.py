@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4638259035bc09f7
-#   text hash     cd2dcaf1d9a6ff18
+#   content hash  dd7ffe0e6c9efbdb
+#   text hash     b39d730db3d448a7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  04c0c1a0e8a1b551
-#   text hash     6cb2e680121f5275
+#   content hash  9ffbeef33debc4c3
+#   text hash     9a1aa6820150f9ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

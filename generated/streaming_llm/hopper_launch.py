@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  299569d5600765a3
-#   text hash     3c09f4abd674e14c
+#   content hash  f01b35515af20e93
+#   text hash     8f219a3ab3f8a2e8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

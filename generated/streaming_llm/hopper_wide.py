@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  74b7d9b238920aff
-#   text hash     8cf64bd971d29197
+#   content hash  d8c8f0f1034eec6e
+#   text hash     6cf9a34fb7ed0670
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

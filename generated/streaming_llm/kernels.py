@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c978c5a93ddaa6e3
-#   text hash     237167717e97504d
+#   content hash  52f1112fd0e10b9a
+#   text hash     08f54f63c1108c33
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3796565d5e6d91bc
-#   text hash     7524ea4c8dfb2513
+#   content hash  5a760e90b6b0506b
+#   text hash     a260972890ec0b4d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6e7a987e1ae1ffee
-#   text hash     6b3efb9dbe05e4ef
+#   content hash  089416c5d0fa3882
+#   text hash     1528f76202cfa6d6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  250cf6b4489381fa
-#   text hash     8e8d85d013b692a8
+#   content hash  a52a1ddd39b4df0c
+#   text hash     e236dd6b1a894ac4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

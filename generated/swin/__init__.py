@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  389d051b56504dbd
-#   text hash     11bbf4b6712c7bcf
+#   content hash  41429e5faca6b36d
+#   text hash     ed33899c93671743
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

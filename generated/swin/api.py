@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  afc53bda6e9299b7
-#   text hash     9580be38250dde3e
+#   content hash  10275361e8b80bae
+#   text hash     5fc161449a1ba887
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4c69608859e7f82c
-#   text hash     ffe20a33955309e5
+#   content hash  1305cb88d868e71e
+#   text hash     2c031b07c0a7349e
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

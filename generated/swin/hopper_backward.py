@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e2602df28dc33bb9
-#   text hash     9aaed0a1f4e07a26
+#   content hash  6bdc3d3b9f2d7522
+#   text hash     86e736bb7ae6b445
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

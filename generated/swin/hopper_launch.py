@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  77b532b2a4c86209
-#   text hash     a81137f043c0aa5b
+#   content hash  f01f592df1b2c991
+#   text hash     04ea69ba2e6f36a6
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

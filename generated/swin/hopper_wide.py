@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3d97c30da2c2f6d6
-#   text hash     3326073a93e3e6a1
+#   content hash  91b933b0ecf9403c
+#   text hash     2afa2ab8e03b5a88
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b10c7f5c71b4a2f8
-#   text hash     7c3926ced579262b
+#   content hash  9f36784d72e0fd72
+#   text hash     45d1b0ea8ead95ab
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

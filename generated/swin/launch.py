@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2fe0d4f2d3a68174
-#   text hash     a0a6382d1e3b6cee
+#   content hash  0a2b4fb93e5316ce
+#   text hash     db088c4907e53130
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42dad676730bdf37
-#   text hash     df597971ff83230f
+#   content hash  f54db74000d9f72b
+#   text hash     a7614d9b542d5660
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1aeae564838bc9d1
-#   text hash     edb5781b64bd66f2
+#   content hash  fda41df97239ee9d
+#   text hash     325f08711138e9b9
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

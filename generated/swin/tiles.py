@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a48ec99155ee3f3
-#   text hash     cad9949cdc7c1e3a
+#   content hash  d1c8ba13c35235ef
+#   text hash     2d0ff773e42a8a64
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,15 +94,17 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
-# see; a worker of four warps for each 64 queries, backward for each 64 keys
+# float16 and bfloat16, kernels for Hopper GPUs: for head sizes up to a number, by the least number of keys that a query
+# can see; a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
+        32: {0: (128, 64, 8, 3)},
         64: {0: (128, 64, 8, 3)},
         128: {0: (128, 64, 8, 3)},
         256: {0: (128, 64, 8, 2)},
     },
     "backward": {
+        32: {0: (128, 128, 8, 2)},
         64: {0: (128, 128, 8, 2)},
         128: {0: (64, 128, 8, 2)},
         256: {0: (64, 64, 4, 2)},
@@ -110,5 +112,9 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (256,), 128: (128,), 256: (128,)}}
+# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
+# own
+HOPPER_IS_FASTER = {
+    "forward": {32: (0,), 64: (0,), 128: (0,)},
+    "backward": {32: (72,), 64: (256,), 128: (128,), 256: (128,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c46593d356229ca8
-#   text hash     c451a73eebcae0ff
+#   content hash  3848874dad37d136
+#   text hash     079ad94cb44e3215
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5f5e1a01549fa95c
-#   text hash     301c30497aaa1741
+#   content hash  c16cb706e07ecbbd
+#   text hash     eb89df13ddf8c515
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

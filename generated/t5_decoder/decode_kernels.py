@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e006f0cb2811a7d0
-#   text hash     5abb94471081ca1e
+#   content hash  f048ed46252cb47e
+#   text hash     701d08a6040bcf10
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

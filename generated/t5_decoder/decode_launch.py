@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d854b9957f86b2b
-#   text hash     69b7988a794bce3d
+#   content hash  40af1e80d56dc29e
+#   text hash     2ab7b145879a4df0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c604cc486f47eee8
-#   text hash     a15b1f3a1dc80da1
+#   content hash  66750e7bbe955fed
+#   text hash     7552f4ed6b55adca
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

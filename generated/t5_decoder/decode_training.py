@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  860ab2a57febcb64
-#   text hash     c7093a408d7800d4
+#   content hash  2e91a04e2507c24f
+#   text hash     57c32fcfa8fe27c5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

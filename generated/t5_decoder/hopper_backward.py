@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74bb4ee30a0103b2
-#   text hash     5df0246f4bfa11f4
+#   content hash  2a035cc1a68631e6
+#   text hash     cb350f5e7e59fbd8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  94b0a613cc992f4d
-#   text hash     1a1b68025f3924c8
+#   content hash  8e704a009565c1e5
+#   text hash     b1974b29d339aad8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f635e46e116aa228
-#   text hash     e2ce82c575de7555
+#   content hash  bb30743318b29e7d
+#   text hash     4132c50436c280df
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f71d8b400bb42cdf
-#   text hash     f2c3921ce91a7a3e
+#   content hash  ffa1a0aef70ba163
+#   text hash     7398116f6be46fb8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83d4969f90c63fa1
-#   text hash     a0e24f09958b82f0
+#   content hash  b48cce1e9a24e485
+#   text hash     1472ec896d6ac5bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6b18579e710a52e9
-#   text hash     2ea010749e457f0f
+#   content hash  81323bcaafcb3fff
+#   text hash     0d1c6a3879642da5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  da7fe2d5dccc27f2
-#   text hash     e16d75ee78bc1ba2
+#   content hash  1cf313c87141f2cd
+#   text hash     3f20f28cd87a0c3f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c7e7e96981dd2ced
-#   text hash     679abcdeadda0a66
+#   content hash  cc6c6ec4e3ad85a6
+#   text hash     12fe6c8af8f8770c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  32bf2d7a5b99bd4e
-#   text hash     4130d8882a95e66b
+#   content hash  54bd629e3fdea45e
+#   text hash     76cb6c5b9845198b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  51e05a894a3df5bf
-#   text hash     ef598ebd54b2ce2f
+#   content hash  605eb80f64808cf6
+#   text hash     8c496b0352b01dd9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  91c2719c7336bd15
-#   text hash     ed1303db4cc7cd12
+#   content hash  6d6d9b96701591af
+#   text hash     a83594c446929769
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

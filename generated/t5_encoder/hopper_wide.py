@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aed5bf4d60310c45
-#   text hash     df3728c02f1ed3a7
+#   content hash  1c3299d926eedced
+#   text hash     1b9c1f875cf1bf38
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

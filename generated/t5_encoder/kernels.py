@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a988744a3bb3360
-#   text hash     f83bda4c1393f8b3
+#   content hash  d132cd4432e04ce2
+#   text hash     fb03394e6db2b0ad
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

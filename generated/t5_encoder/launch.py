@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a8b6624c09cab24
-#   text hash     735ddd5d0a56e680
+#   content hash  37d19aa3cd4b3334
+#   text hash     fdec84ca77508c07
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e99857adafdba901
-#   text hash     dca0480be246fd5b
+#   content hash  fc96df09563fa5ba
+#   text hash     97a1f66bfcb60c2a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cb96f3d403f8c5a9
-#   text hash     d72681b481781ebd
+#   content hash  f50d64e90aa51799
+#   text hash     7f72bcba47abee28
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

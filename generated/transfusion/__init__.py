@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eed34a30ed07a8fb
-#   text hash     a3e4d30db95b3122
+#   content hash  e674282f2826290e
+#   text hash     818bc951fd76621c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

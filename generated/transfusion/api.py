@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0af45817af86e065
-#   text hash     a5d7faa26354bf3e
+#   content hash  a6c4832924274d16
+#   text hash     b89d408bc5143e1f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f127842ea9fb034a
-#   text hash     8617610879aa5355
+#   content hash  e8817d6beb6547e7
+#   text hash     5fedea8c45e3fdc3
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

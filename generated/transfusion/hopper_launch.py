@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a742ab947189889d
-#   text hash     4b0af4fadb87ceed
+#   content hash  c30dbadc794bc6f4
+#   text hash     07c13c976a1e3b66
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4363aa3b8ddc68bd
-#   text hash     0c876fe08630874c
+#   content hash  f0a71d5f3f3fab74
+#   text hash     9b20a2e296208485
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

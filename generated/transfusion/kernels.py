@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a9e84344f96eda2e
-#   text hash     e5d281fbd46f1a38
+#   content hash  6c42c71c08187522
+#   text hash     98d308cbe8fde85b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9aec64ea0fb58832
-#   text hash     95914b5ec8101f7b
+#   content hash  1a8b755119dc6e48
+#   text hash     19d82d63f0704088
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

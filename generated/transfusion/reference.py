@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ce6b244dd99853a
-#   text hash     2358199c310f7b35
+#   content hash  abec5229fee1cbd9
+#   text hash     46ef149121ea91e1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  15f6484d1213e6a8
-#   text hash     ede805ed76665a6e
+#   content hash  a612b9df2b46e9cf
+#   text hash     8dab8cd078cc12b2
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ae00282b86859857
-#   text hash     c022cb8c71d7be5b
+#   content hash  94571cd9e9696ad2
+#   text hash     a549232df63aff30
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1e6db7310e5c2814
-#   text hash     d1c8ea1101e98847
+#   content hash  80bd04d6ae0c8e78
+#   text hash     a8d447c47b821967
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

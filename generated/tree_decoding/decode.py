@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  68b2e1ef1ee8a7b7
-#   text hash     54329d86c1c2d46e
+#   content hash  f3e003691abac341
+#   text hash     aed7acdbade78acc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3f947dd36a04fdb6
-#   text hash     f09cbaf99c205d76
+#   content hash  583bb26cc71f3b3c
+#   text hash     c4d5727ac0844a5d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

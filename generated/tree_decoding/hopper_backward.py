@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  869e46d3cdeddecb
-#   text hash     2ac1a281c347535d
+#   content hash  b367331884ff7187
+#   text hash     bdb789224a8946b1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cf10eb3d2ad600f6
-#   text hash     633609a07fcfee6c
+#   content hash  fa9a9ddfa4249f5e
+#   text hash     0130d27b7d01b05d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  de6b9d3aa4382585
-#   text hash     0546db0df15e0089
+#   content hash  d446ae1bf6d46e4c
+#   text hash     e9958d8f38d0169b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

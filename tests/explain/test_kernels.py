@@ -93,4 +93,4 @@ def test_variants_without_them_have_no_table(tmp_path: Path) -> None:
 
 def test_wide_heads_whose_scores_are_raised_have_no_backward_pass_there(tmp_path: Path) -> None:
     found = told(tmp_path, "score: [log_decay]\n")
-    assert {sizes for its, sizes in found if its == "backward"} == {"33 to 64", "65 to 128"}
+    assert {sizes for its, sizes in found if its == "backward"} == {"up to 32", "33 to 64", "65 to 128"}

@@ -153,14 +153,26 @@ def test_results_are_those_of_the_reference(name: str, size: int) -> None:
     assert bool(ran) == differentiates(of, size)
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "v_size"),
+    [("causal", 24, 64), ("causal", 64, 16), ("causal", 192, 32), ("packed_causal", 16, 32), ("pair_bias", 32, 32),
+     ("t5_encoder", 32, 32)],
+)  # fmt: skip
+def test_few_columns_are_a_part_of_a_tile(name: str, size: int, v_size: int) -> None:
+    of, package = planned(name), Package(GENERATED / name)
+    assert max(distances(package, of, Sizes(1, 200, 200, 2, 1, size, v_size, "fp16"))) < CLOSE
+    backward = "hopper_wide.backward" if size > 128 else "hopper_backward.backward"
+    assert {"hopper.forward", backward} <= {*package.emulation.launched}
+
+
 STEADY = [name for name in VARIANTS if "def work_through" in (GENERATED / name / "hopper.py").read_text()]
 
 
 @pytest.mark.parametrize(("name", "tile"), [(n, t) for n in ("causal", "sliding_window") for t in TILES])
 def test_tiles_of_ones_own_give_the_same(name: str, tile: tuple[int, int, int, int], tmp_path: Path) -> None:
     """Two or three workers, with fewer keys in a tile than each worker has rows, as many, and more."""
-    forward = '"forward": {\n        64: {0: '
-    package = faulty(f"{name}/tiles.py", f"{forward}(128, 128, 8, 2)", f"{forward}{tile}", tmp_path)
+    before, after = (f"        64: {{0: {one}, 3072:" for one in ((128, 128, 8, 2), tile))
+    package = faulty(f"{name}/tiles.py", before, after, tmp_path)
     sizes = Sizes(1, 450, 500, 4, 2, 64, 64, "fp16")
     found = distances(Package(package, multiprocessors=1), planned(name), sizes)
     assert max(itertools.islice(found, 2)) < CLOSE  # out and the LSE

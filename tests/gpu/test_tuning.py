@@ -78,8 +78,9 @@ def test_calls_take_the_tile_of_their_length(name: str, monkeypatch: pytest.Monk
     ("its", "dims", "served"),
     [
         ("backward", (192, 128), True), ("backward", (256, 128), True), ("backward", (160, 40), True),
-        ("backward", (192, 32), False), ("backward", (128, 64), False), ("backward", (128, 256), False),
+        ("backward", (192, 32), True), ("backward", (128, 64), False), ("backward", (128, 256), False),
         ("forward", (192, 128), True), ("forward", (128, 64), True), ("forward", (64, 128), False),
+        ("forward", (32, 64), True), ("backward", (64, 16), True), ("backward", (16, 128), False),
     ],
 )  # fmt: skip
 def test_values_may_have_fewer_columns_where_stores_find_room(

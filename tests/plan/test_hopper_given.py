@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnforge.language import spec
-from attnforge.plan import plan
+from attnforge.plan import plan, tiles
 from attnforge.plan.plan import Plan
 from attnforge.plan.statements import lines
 from attnforge.render import render
@@ -74,7 +74,7 @@ def test_shared_memory_holds_no_values_of_pairs_beside_wide_heads(beside: str) -
     found = planned(f'score: [{beside}{{expr: "score + x"}}]', "[head, query, key]", "grad: true")
     assert found.hopper and found.hopper.backward and found.hopper.wide is None
     for table in (found.tables.hopper, found.tables.faster):
-        assert {its: [*sizes] for its, sizes in table.items()} == {"forward": [64, 128], "backward": [64, 128]}
+        assert {its: [*sizes] for its, sizes in table.items()} == {its: [32, 64, 128] for its in tiles.PASSES}
 
 
 @pytest.mark.parametrize(("terms", "other"), [("bias", True), ("alibi", True), ("relative_bias", False)])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..language.spec import Spec
 from ..plan import plan, reach
 from ..plan.plan import Plan
-from ..plan.tiles import Tile, of_length, outrun
+from ..plan.tiles import NARROW, Tile, of_length, outrun
 from .arrays import Mask
 from .columns import aligned
 
@@ -35,7 +35,8 @@ def _rows(planned: Plan, mask: Mask, far: int) -> Iterator[tuple[str, ...]]:
             here = "hopper" if outrun(limits, mask.k_len, far, least) else "portable"
             tile = of_length(by_length, planned.visible_keys(mask.k_len, mask.numbers))
             visits = _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size)
-            yield its, f"{size // 2 + 1} to {size}", _when(limits, least), here, *visits
+            sizes_told = f"{size // 2 + 1} to {size}" if size > NARROW else f"up to {size}"
+            yield its, sizes_told, _when(limits, least), here, *visits
 
 
 def _when(limits: Sequence[int], least: int = 0) -> str:

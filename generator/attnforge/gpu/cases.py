@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -209,6 +210,9 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int |
 def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
     """A launch of a Gluon kernel as runtime.py makes it, derived from a launch of a plain Triton kernel."""
     constants = case.constants | {"STAGES": tile.num_stages}
+    columns = max(case.constants["BLOCK_D"], case.constants["BLOCK_DV"])
+    least = 32 if "out_ptr" in case.signature and columns <= 32 else 64
+    constants |= {name: max(constants[name], least) for name in ("BLOCK_D", "BLOCK_DV") if name in constants}
     if "PAIR_STAGES" in constants:
         constants["PAIR_STAGES"] = 1 if constants["BLOCK_D"] <= 64 else 2
     if "Q_STAGES" in constants:
@@ -219,6 +223,8 @@ def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
     for name, kind in signature.items():
         if kind.startswith("tensordesc") and kind.count(",") == 0:
             signature[name] = f"*{kind.removeprefix('tensordesc<').split('[')[0]}"
+        elif kind.startswith("tensordesc"):
+            signature[name] = re.sub(r",(16|32)\]", f",{least}]", kind)
     # each worker owns 64 rows
     own, block = (("q_desc",), "BLOCK_M") if "out_ptr" in signature else (("k_desc", "v_desc"), "BLOCK_N")
     for name in own:

@@ -148,7 +148,7 @@ class Search:
             return tuple(self._portable(kernel) for kernel in tiles.KERNELS if kernel in found)
         if self.arch != "sm_90" or self.sizes.dtype == "fp32":
             return ()
-        columns = 1 << max(self.sizes.head_dim - 1, 15).bit_length()
+        columns = max(1 << max(self.sizes.head_dim - 1, 15).bit_length(), tiles.NARROW)
         passes = self.planned.tables.hopper
         return tuple(Place(tiles.HOPPER, its, columns) for its in passes if columns in passes[its])
 

@@ -21,6 +21,7 @@ FAMILIES = ("sm_90", "sm_80", "single")
 HOPPER, FASTER = "hopper", "faster"  # the tables of kernels for Hopper GPUs: their tiles, and when calls use them
 PASSES = ("forward", "backward")
 TUNED = dict.fromkeys(FAMILIES, KERNELS) | dict.fromkeys((HOPPER, FASTER), PASSES)  # all tables, and their keys
+NARROW = 32  # head size of the first row for Hopper GPUs, whose tiles are those of 64
 WIDEST = 512  # head size of the last row of each table
 LATENT = 576  # that of q and k if a spec says `latent`
 NEVER = "never"
@@ -174,6 +175,7 @@ def tables(
         for its, sizes in found["hopper"].get(layer, {}).items():
             hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
             hopper[its] = {size: row for size, row in hopper[its].items() if row}
+    hopper = {its: ({NARROW: rows[64]} if 64 in rows else {}) | rows for its, rows in hopper.items()}
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     least: dict[str, dict[int, int]] = {}
     layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()

@@ -28,6 +28,7 @@ def _with_own(spec: Spec, kernels: PackageKernels, family: str, table: Table) ->
     """A table with rows for kernels that work as others do."""
     kept = table if spec.algorithm.backward else {"forward": table["forward"]}
     own = {kernels.tables.kernel.name: table["backward_dq"]} if kernels.tables else {}
-    own |= {pair.kernel.name: table["backward_dkv"] | tiles.of_pairs(family) for pair in kernels.pairs}
+    of_pairs = dict(sorted((table["backward_dkv"] | tiles.of_pairs(family)).items()))
+    own |= {pair.kernel.name: of_pairs for pair in kernels.pairs}
     own |= {"measure": table["backward_dkv"]} if "statistics" in spec.exports else {}
     return kept | own

@@ -39,9 +39,8 @@ def taken(runtime: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for cache in runtime.LaunchCache.known.values():
         for name, its in _PASSES.items():
-            if tile := cache.tiles.get(name):
-                # a tile is followed by the module of its kernels, unless they are the portable ones
-                found[its] = TARGETS[len(tile) > 4]
+            if cache.hopper_tiles.get(name) or cache.tiles.get(name):
+                found[its] = TARGETS[bool(cache.hopper_tiles.get(name))]
     return found
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33e2b406ada1a42c
-#   text hash     89be2070146a222a
+#   content hash  e702c19accd30d9e
+#   text hash     aa7dbc8b4faf7095
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

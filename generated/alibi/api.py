@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c555b0f7af68105e
-#   text hash     3cb1ad09e80ec6fe
+#   content hash  5c7ebb2b268eb5aa
+#   text hash     e438cff3037d0e4b
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  79c85983453a2a98
-#   text hash     6f6495c69e1f8d6a
+#   content hash  081c14ffee3a53bf
+#   text hash     f3a5e7ffd7922d52
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

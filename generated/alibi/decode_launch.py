@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b8b444453663eda2
-#   text hash     249e1391a27e3809
+#   content hash  47869466bfc91fb2
+#   text hash     1abbd4dc69a0d90f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

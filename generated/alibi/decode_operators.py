@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ef76cb2f35e84c1b
-#   text hash     8c945f8fd10ebf56
+#   content hash  80c7bfabe1eae5a2
+#   text hash     e365cf3ed131ac9a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

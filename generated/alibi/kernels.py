@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  de67d49bb3d4e1c5
-#   text hash     b48c04f112ec3483
+#   content hash  211233a4927ba831
+#   text hash     f7b87ae567073f05
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

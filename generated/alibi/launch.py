@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2fcef6c578f0ed64
-#   text hash     a73c077c4ee396e9
+#   content hash  ae843132a6c3c0cb
+#   text hash     96aa7e5555eeb3b5
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  389ee0012a345520
-#   text hash     ab79b1ed48fc4e23
+#   content hash  0e3b9718f2346a7c
+#   text hash     18d836e1dfee0455
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8b454f041e37b6a0
-#   text hash     c619d6659e7b805c
+#   content hash  fe378f740e5a2fae
+#   text hash     31977070a911f15a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

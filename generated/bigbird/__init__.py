@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  38bb9c55aa0b6aa0
-#   text hash     7ab9238a452869b2
+#   content hash  2a401f0d7bc81568
+#   text hash     e1b5741d939dbb27
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  36fa03c6e1541cfa
-#   text hash     9eacf3b5746cc052
+#   content hash  977d92529a438cee
+#   text hash     a750175f799dc680
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

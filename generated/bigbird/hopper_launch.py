@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1adeec3525d37450
-#   text hash     a11fbe0895b2b5bf
+#   content hash  e13e3877a15844c6
+#   text hash     97146a03cd96cebc
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -18,10 +18,11 @@ def differentiate(
     dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
+    piece = runtime.piece(q, v)
     dq_sum = lse.new_empty(
-        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], piece) * piece
     )
-    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // (128 * piece), dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -29,7 +30,8 @@ def differentiate(
             out_desc=runtime.tile_source(out, block_m, entries),
             dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
             Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     query_lists = _query_lists(cache, q, k, entries, in_block_mask, block_m, block_n)
@@ -41,8 +43,8 @@ def differentiate(
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
+                dq_sum_desc=runtime.fragment_source(dq_sum, runtime.piece(q, v)), q_total=q.shape[1],
+                k_total=k.shape[1], Hq=q.shape[-2], in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
                 in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
                 in_block_mask_stride_query=runtime.stride(in_block_mask, 2),
                 in_block_mask_stride_key=runtime.stride(in_block_mask, 3),
@@ -76,6 +78,7 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip

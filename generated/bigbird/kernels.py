@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0789dd3c7388e743
-#   text hash     9cd51031245b85a1
+#   content hash  f1c4746478019f66
+#   text hash     fdf206340bd32d86
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

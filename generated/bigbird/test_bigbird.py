@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5dc3a7c66e743ee2
-#   text hash     95fde4e378b33a5e
+#   content hash  38c463aadf0537df
+#   text hash     b05ad74e47d86222
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  539cdd7e1ea25c20
-#   text hash     103c06f585166f08
+#   content hash  1741b17dcaf11f25
+#   text hash     4af538aeaec48ca1
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,7 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {128: (512,), 256: (512,)}}
+HOPPER_IS_FASTER = {
+    "forward": {32: (96, 384), 128: (0,), 256: (0,)},
+    "backward": {32: (96, 768), 128: (512,), 256: (512,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  07401f857d74eff9
-#   text hash     9fd5b8d459565272
+#   content hash  d41614f53c0c76fe
+#   text hash     303c22b314c14ea9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

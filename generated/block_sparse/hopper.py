@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cd822bd1f3bb8a75
-#   text hash     0443b5181654a2cd
+#   content hash  2c442f382c498511
+#   text hash     2b02b41cac627c42
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

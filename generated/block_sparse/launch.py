@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  43b7670a48e4b56b
-#   text hash     5d517d2f4e8a2c1c
+#   content hash  2c2ead1c6788fb23
+#   text hash     3dbd2d336fbcea87
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  854a25f3cc248763
-#   text hash     ca5f1cf5f332ed8e
+#   content hash  7b426fe4e4541c2d
+#   text hash     1c43fbc691a6acd8
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

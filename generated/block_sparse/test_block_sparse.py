@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e76bfc992c9549dc
-#   text hash     a17a8a615d1777ab
+#   content hash  7a3c22af5c0cae0d
+#   text hash     651cfe9dbda59f13
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3e2c2ec88f8fd20c
-#   text hash     14bfd929b3864a20
+#   content hash  3355da99b3ca2e26
+#   text hash     1d922bb166758482
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,7 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {128: (512,), 256: (512,)}}
+HOPPER_IS_FASTER = {
+    "forward": {32: (96, 384), 128: (0,), 256: (0,)},
+    "backward": {32: (96, 768), 128: (512,), 256: (512,)},
+}

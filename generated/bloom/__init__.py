@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4a7079f75f7072e4
-#   text hash     efa4b48b03f85048
+#   content hash  87432dcff5345b17
+#   text hash     0a6aee600a5ac7f0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

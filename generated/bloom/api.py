@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dd07679e57800e30
-#   text hash     8f999cfc57f93a14
+#   content hash  a66d41d9463595fb
+#   text hash     9d142830281a3b11
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8a34dd34305830ed
-#   text hash     3ff98c188aa41002
+#   content hash  0d45ac78f72207f9
+#   text hash     e0377df3fd4c969c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

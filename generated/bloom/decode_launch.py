@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cd31a2d5c721bdce
-#   text hash     18134f16a909cdfd
+#   content hash  e9fa56111843f12d
+#   text hash     7266b286ce99bade
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ee9e9fa8d45bca7f
-#   text hash     d4c8ea39872191b3
+#   content hash  7d7cca7e3f81a8a7
+#   text hash     c951951b7a8c187d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

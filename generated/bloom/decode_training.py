@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  529395046af812ea
-#   text hash     27de21153e35df44
+#   content hash  852e44457398dcdc
+#   text hash     ef697a8d833f6b2d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ad678fe73a94bab7
-#   text hash     32ee5f407f65221d
+#   content hash  e6f57851c7f0bb42
+#   text hash     d501fa6b1ae9e2a3
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fc68ff788c0b6112
-#   text hash     989d91b393c20be2
+#   content hash  fb17276e456f17cc
+#   text hash     e82a2c0df739e3a7
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

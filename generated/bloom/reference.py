@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  340496c95d53eff7
-#   text hash     dd357c2652951817
+#   content hash  a46d4c295fadaeaf
+#   text hash     475589024d772c71
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2da484f965b7a1e3
-#   text hash     fbb8fbe88cb2fa80
+#   content hash  436e59f565fd0874
+#   text hash     3ca1b97a035c2451
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

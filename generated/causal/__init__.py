@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7c533ff9380c794
-#   text hash     631603d2a53e7d0a
+#   content hash  6799a4d746f92b9f
+#   text hash     61c476035cee938d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b97f74859c52df8
-#   text hash     6f8741ab501ace09
+#   content hash  aa550b0ecfab4654
+#   text hash     78818f394a0c5c24
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

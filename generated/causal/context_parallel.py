@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c83cb072ea791216
-#   text hash     e997790aa7eebf7e
+#   content hash  16b3657b2979166a
+#   text hash     a3c437aa4685ce5b
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

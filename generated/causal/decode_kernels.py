@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a23b71b52346e0ab
-#   text hash     316a9cd27c33335c
+#   content hash  64ab7c14e36430a3
+#   text hash     6bb44939423e5506
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1701d616e006a28d
-#   text hash     07b33274db280a2e
+#   content hash  ab05c6b421ef1736
+#   text hash     393ba3519f46b666
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

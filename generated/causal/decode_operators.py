@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1ff226d6ef96ba4d
-#   text hash     4322c4ba4de3ee89
+#   content hash  3ddcc83871571848
+#   text hash     666cf86b93ce56cd
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

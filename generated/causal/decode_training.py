@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc46793a20e15634
-#   text hash     d5c735eb4cdc0403
+#   content hash  1a2de631ab80bd8b
+#   text hash     29eb1d83bf8df42d
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2223fb75de9d647
-#   text hash     1f94e250150df22d
+#   content hash  3e77c689206f612b
+#   text hash     21679c8b7ea8f541
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d8b19edca6fb6d6
-#   text hash     70b7fccd0bd5dbce
+#   content hash  a2834cd7939137f5
+#   text hash     cfe6c932542ca6e2
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

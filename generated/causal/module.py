@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a7f1d369d8927fdc
-#   text hash     1ea254e765ff84b9
+#   content hash  c24a2a69aa62bb03
+#   text hash     bc537c4522e390a3
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

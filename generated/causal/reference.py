@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5a0c75f52d96ab3
-#   text hash     f93426192e03825a
+#   content hash  6b2059c52ef7ea48
+#   text hash     c6da5a5567390de3
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2abee2cdac858543
-#   text hash     de794f2c4a613f83
+#   content hash  ed05efe8de1cd1fd
+#   text hash     5706911d8b2f5967
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

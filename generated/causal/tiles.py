@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  de2aa2beb62afcfb
-#   text hash     7b40bc97fbb5f6f0
+#   content hash  de7d5668b5dfb89a
+#   text hash     a2e044efd34c97a6
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,6 @@ TILES_HOPPER = {
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
 HOPPER_IS_FASTER = {
-    "forward": {32: (128,), 64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
+    "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
+    "backward": {32: (0,), 64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  391ef0db9ac0e5d1
-#   text hash     21cb6c6b9eccb89b
+#   content hash  c2accd6994d27938
+#   text hash     f9c3cb67efa46454
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

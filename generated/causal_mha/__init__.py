@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5f8b4d5e8513cc97
-#   text hash     4a63ff30aaccfe83
+#   content hash  7f1cda3580fc63ac
+#   text hash     803da2c446ad7994
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b4ffb1a4755c1eca
-#   text hash     1090eaee3eb21656
+#   content hash  64ed47306dff4683
+#   text hash     0f87c19b2407a955
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8e0a62f5475fe419
-#   text hash     19ce6c996318566f
+#   content hash  ea85d143dd4da4f2
+#   text hash     d66c3c1b589fc1ab
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9a016b99a2c8d939
-#   text hash     39eb172675b25257
+#   content hash  25902e1939072e8d
+#   text hash     da5ede848e7e8d8f
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

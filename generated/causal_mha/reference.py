@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  92dfd554fa0605b4
-#   text hash     9872d7450d48df77
+#   content hash  6064a78622e62ebc
+#   text hash     b30743b937755fa4
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

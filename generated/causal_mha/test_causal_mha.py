@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  06246862292990dc
-#   text hash     d8ac857c8cc05c32
+#   content hash  0325aa65fe107c17
+#   text hash     819f5ff4857ef7af
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e35aff03fd24d364
-#   text hash     36ff78f1c8850fa5
+#   content hash  2968aac8f63aada6
+#   text hash     8304ed62b49ea428
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9c0695c77f4c81f8
-#   text hash     4b832b855f4dccad
+#   content hash  57bcd87dc2f44062
+#   text hash     9afa63d511e373fd
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b70151164bc38003
-#   text hash     1a2940b76a07ee32
+#   content hash  ae38af81f42cfca6
+#   text hash     c584293ed5cd16f2
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

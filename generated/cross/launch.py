@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  090ba171ee1548cd
-#   text hash     95d4aac87f6310e8
+#   content hash  703e6bc3e3b4ebfb
+#   text hash     22ccc85d87ea6b87
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6eb9e4900e6f7506
-#   text hash     edd3bcc787bf5d25
+#   content hash  13f00ef12ffb3a0b
+#   text hash     58a33d9b01ff9e69
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4057ce5bf375154c
-#   text hash     645f639519e65567
+#   content hash  d68a15bb8934ce21
+#   text hash     f76cc7aa85109d37
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

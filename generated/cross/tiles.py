@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  83febe4168e60ac3
-#   text hash     7bb3062f765fd97a
+#   content hash  099a31a7af2e7504
+#   text hash     bd60c653a0c46cbb
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,6 @@ TILES_HOPPER = {
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
 HOPPER_IS_FASTER = {
-    "forward": {32: (128,), 64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
+    "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
+    "backward": {32: (72,), 64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  151886d11d754e93
-#   text hash     081f70059cde6ef7
+#   content hash  39aed377999bfc84
+#   text hash     9e1089818f382cb8
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  92d88bd96512e2d7
-#   text hash     a81b286dbc18dd9c
+#   content hash  acbab058a4d3a45d
+#   text hash     390c3594d0093607
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9df2c1b937070b4
-#   text hash     213190f43562bf46
+#   content hash  000a89e48d8a38c8
+#   text hash     57c1180a2f5c5eac
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

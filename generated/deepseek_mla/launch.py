@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cc20b50f467fb683
-#   text hash     3c04ef1f88e93305
+#   content hash  839a228a4c65e5f7
+#   text hash     1cbfc390d4b33c2c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  47e6494765edc35a
-#   text hash     c9dd359ce2725149
+#   content hash  f27455eb06bb11b7
+#   text hash     5667fc97676d2f21
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

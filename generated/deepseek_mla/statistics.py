@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae006e2aecd14f15
-#   text hash     b8ed9af4a7f7615f
+#   content hash  e2fbd651b40a44e7
+#   text hash     684fa22141df1dbd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

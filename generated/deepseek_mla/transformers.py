@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3654842ed6a82d9c
-#   text hash     1aa45c40bf3e0f9c
+#   content hash  f50e0a14d00b2b77
+#   text hash     f6e95940676aed97
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

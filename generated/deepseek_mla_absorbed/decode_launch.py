@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7e84c90909b01a8c
-#   text hash     c1385ffa870ab620
+#   content hash  1cbb22a063c9e99d
+#   text hash     88e2a2625b083227
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f23e1f3469a6f3b7
-#   text hash     4a5fa87c3c0f3f08
+#   content hash  174d1622b664b918
+#   text hash     3eca111883b519ed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ce64b6224e363a35
-#   text hash     d54b7d88b8af14df
+#   content hash  716db7c07cb772d8
+#   text hash     200a20d73169f534
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d62aa7faf538bd98
-#   text hash     ff90ea528c48a2e6
+#   content hash  93fa74fba95648ff
+#   text hash     caaa976ad9ef5afa
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

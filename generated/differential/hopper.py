@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  141879a1731a5909
-#   text hash     94a66f7325ded1d8
+#   content hash  370d8512afeddde5
+#   text hash     dae384eb50d72ac8
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf03674b6b51b853
-#   text hash     10f3cbf7508cb756
+#   content hash  13a112b33d6c361a
+#   text hash     0b22d1537b208135
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  52e6a5ff3d39817f
-#   text hash     5c23cec537816d90
+#   content hash  381d9e3ab1a97b68
+#   text hash     832bd9c64a47440a
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,6 @@ TILES_HOPPER = {
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
 HOPPER_IS_FASTER = {
-    "forward": {32: (128,), 64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
+    "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
+    "backward": {32: (0,), 64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

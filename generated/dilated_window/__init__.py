@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7c9af255f38da6eb
-#   text hash     f580cc13a4de73ed
+#   content hash  565cd7872f9e3449
+#   text hash     46bdece971be97ac
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

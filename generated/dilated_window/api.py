@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5246e42d96071b34
-#   text hash     07da7513727c85f8
+#   content hash  108162ca096cab5a
+#   text hash     82943f386ba0fadb
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

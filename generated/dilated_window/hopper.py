@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  444375380caa81e4
-#   text hash     35b3067b4fc44260
+#   content hash  e2e5fae202006acf
+#   text hash     c0d8735eb866bb13
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  60c43f29b77235b4
-#   text hash     774c652ba615268b
+#   content hash  e3ef262500e76a5a
+#   text hash     896f3305703a9963
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

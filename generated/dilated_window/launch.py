@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  76fda236cf6618da
-#   text hash     91665dac1b80cb62
+#   content hash  dc1eb133079d0868
+#   text hash     9e0769085d8db455
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  56d31f02f3f17b9b
-#   text hash     c0808c9e3023e7ba
+#   content hash  9544a71d4ba3672f
+#   text hash     bedbbd45a0206c74
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ca787340e4e2c377
-#   text hash     727bb8ea4811acb3
+#   content hash  48fff6c6fa2e0353
+#   text hash     fa3df7e5161aa92c
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0a860b2ab7637f7b
-#   text hash     f84ff2bb1b1102ff
+#   content hash  aaa4623745799a23
+#   text hash     bc62cf8daefdfedd
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

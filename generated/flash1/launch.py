@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  716dbdc1e4abe691
-#   text hash     c80dc1dcac21935f
+#   content hash  61d71453c24ef7ea
+#   text hash     12028dc9df37e228
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

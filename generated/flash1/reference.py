@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5a9042237b5638b1
-#   text hash     3fb9fef0a3d5b4e5
+#   content hash  db49ed5de401dabd
+#   text hash     9a5a2d2663acef36
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e9b2c0cc4dc7811d
-#   text hash     179a7991affb0c7b
+#   content hash  6639ca2a08c0830a
+#   text hash     43e136ee64809f45
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5a2f531b4929c55
-#   text hash     b18b863a4a9fd5c8
+#   content hash  90971afec3a3d47c
+#   text hash     18dda6a9f2a45f13
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3072d9992b29921d
-#   text hash     d35903b14e1b053f
+#   content hash  f26ab4635219fa87
+#   text hash     5bde5a2550083d5b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  229d57c684e39e81
-#   text hash     c166ec1b56896f29
+#   content hash  d1250e584f7cc866
+#   text hash     460caa9aa4e87c51
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

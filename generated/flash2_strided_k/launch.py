@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e3a0b03169ea503d
-#   text hash     0653743382fdc994
+#   content hash  2884770908e78fcf
+#   text hash     2ce0b870203ed16f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

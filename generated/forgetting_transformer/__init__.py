@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ba0e438592169a68
-#   text hash     be8238f785fe3960
+#   content hash  aa4553434c72dd17
+#   text hash     e45ce96ec43c184f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

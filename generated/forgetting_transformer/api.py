@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f850f106330f32f4
-#   text hash     026af4579f9abe95
+#   content hash  9f50c3f5267afa0c
+#   text hash     de83e32e84ba984a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

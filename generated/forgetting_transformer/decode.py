@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  14da84fd82eb433d
-#   text hash     8f90e89ce823ab5c
+#   content hash  b3e85c1f896b8a6b
+#   text hash     69c704e9c01ecd6f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7e7dbebb142d5640
-#   text hash     de4d01c001acc10c
+#   content hash  5ddd9eb97c8397fc
+#   text hash     0304a8ebfa73ce42
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  aa3af0996cd7fa80
-#   text hash     ac0a4f45edfd0b46
+#   content hash  a7e60745ba9f968b
+#   text hash     30d000e89236aff6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5fd9f8f85ab3dfa3
-#   text hash     ce6090dc5452eb2c
+#   content hash  8d7ac6ce96329f08
+#   text hash     13d2a05743e33bf1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

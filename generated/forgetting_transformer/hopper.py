@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c879ff1c52766e7c
-#   text hash     5bfef17c692d0e5a
+#   content hash  373d40a70c1c3ab9
+#   text hash     45fb7159dca410ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

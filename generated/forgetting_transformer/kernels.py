@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0092fb7648194753
-#   text hash     a9f012834bc3df9b
+#   content hash  14d2a4765c0a70f1
+#   text hash     568a60fcacb2843a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

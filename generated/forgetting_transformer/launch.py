@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b894892283dd4f11
-#   text hash     bd06b403c43b1a7d
+#   content hash  ddb77d5f44f6e1cc
+#   text hash     35ba532bd90c7649
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

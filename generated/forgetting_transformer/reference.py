@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  656be445f5882139
-#   text hash     dbdeeea13f61abf3
+#   content hash  c7700aff9498d4b9
+#   text hash     dd99370b140d374d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

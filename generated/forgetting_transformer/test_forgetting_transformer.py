@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9d60e8d5e2011131
-#   text hash     0b76632ff9f79914
+#   content hash  79dbab8e7135b742
+#   text hash     ad12470ae6ebdf4a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

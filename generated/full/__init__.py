@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c9a753b14441e04
-#   text hash     090e65baa3c646ff
+#   content hash  bb0ca1a9d90a4821
+#   text hash     6e4806f615563d92
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

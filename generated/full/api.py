@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4879faf0f33845f3
-#   text hash     e4be56f231a43c13
+#   content hash  8c0910022c4699ea
+#   text hash     4a8a3d03cfdd4a47
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

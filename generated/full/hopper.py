@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e74136cdedd75b66
-#   text hash     4b90d506dd61b1e4
+#   content hash  6dc49bbe6278614a
+#   text hash     d92bd02b9428e877
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ca611b3860de708d
-#   text hash     f9787febb36b705b
+#   content hash  b62f3501efd9f0a4
+#   text hash     53c47f0ab936b328
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

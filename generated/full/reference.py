@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  31e02de1d22e8e2b
-#   text hash     002de81fd266e669
+#   content hash  b7cffcfedf823c24
+#   text hash     388e68cb729590fc
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  43148dc2d5267432
-#   text hash     5b73be1dde35ddf6
+#   content hash  1530bc1dc066ba8c
+#   text hash     e940301a61a84686
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,6 @@ TILES_HOPPER = {
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
 HOPPER_IS_FASTER = {
-    "forward": {32: (128,), 64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
+    "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
+    "backward": {32: (72,), 64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d62770596ff24fcb
-#   text hash     551ee0508f93c997
+#   content hash  343826190b683853
+#   text hash     2a19b64260e01c44
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

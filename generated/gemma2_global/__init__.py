@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71f2f678edb3bcd5
-#   text hash     b513d79883923f89
+#   content hash  50cf35b8e84d75f5
+#   text hash     15d69555d99f41fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

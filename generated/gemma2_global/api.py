@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d5b2bedad4eb39b
-#   text hash     687a7fff790423a7
+#   content hash  3fdb46aea7d5ba5c
+#   text hash     855496283f9eb02f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b71adb19891a33bb
-#   text hash     3a4e5e31c0c740c0
+#   content hash  ce676acdd71e4db7
+#   text hash     8ee1adbdf9c28d73
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cf48cc3d2eaad08b
-#   text hash     1a05cc0bf8245718
+#   content hash  6652b8baa4d61865
+#   text hash     9ea341325f2693d6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f909598f5ce2f08
-#   text hash     5a73ecc5cd31fc1f
+#   content hash  edaac17a68941d4a
+#   text hash     dca8db96f55b14e0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82c96d1342ec639c
-#   text hash     42a1ce5f7c7e34c3
+#   content hash  f5a8dd14c4ef769e
+#   text hash     27c12fcc34794220
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

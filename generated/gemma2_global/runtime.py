@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  a9519269a654f77f
-#   text hash     e0f09b3a1570fb1a
+#   content hash  7d666eede22a4ed7
+#   text hash     11b51beedeb7cf6f
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -663,7 +663,10 @@ def gluon_barrier_of_threads():
 
 
 def in_gluon(kernel, grid, told):
-    """Grid and arguments of a Gluon kernel, from those of a portable kernel, but with at least 64 columns in a tile."""
+    """Grid and arguments of a Gluon kernel, from those of a portable kernel, but with 32 columns or more in a tile.
+
+    Beside more columns there are 64 or more, as tiles of q and of v reuse each other's shared memory.
+    """
     # the interpreter has neither
     from triton.experimental.gluon import language
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
@@ -674,7 +677,7 @@ def in_gluon(kernel, grid, told):
     # registers per thread before groups of warps redistribute them, for three groups or for two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
-    least = 32 if forward and max(told[x].block_shape[-1] for x in ("q_desc", "v_desc")) <= 32 else 64
+    least = 32 if max(told[x].block_shape[-1] for x in ("q_desc", "v_desc")) <= 32 else 64
     told |= {name: max(told[name], least) for name in ("BLOCK_D", "BLOCK_DV") if name in told}
     grid, told = (in_turns if forward else by_groups)(grid, told)
     for name, x in told.items():
@@ -968,9 +971,14 @@ def vector_source(x, rows):
     return x
 
 
-def fragment_source(x):
-    """A descriptor for adding products of 64 rows and 64 columns to x, in the order of their registers."""
-    return TensorDescriptor(x, [x.numel() // 256, 256], [256, 1], [16, 256])
+def piece(q, v):
+    """Columns of the pieces of 64 rows in which kernels for Hopper GPUs add up dQ."""
+    return 32 if max(q.shape[-1], v.shape[-1]) <= 32 else 64
+
+
+def fragment_source(x, columns):
+    """A descriptor for adding products of 64 rows and so many columns to x, in the order of their registers."""
+    return TensorDescriptor(x, [x.numel() // 256, 256], [256, 1], [columns // 4, 256])
 
 
 def tile_source(x, rows, entries=None):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  312be00738125082
-#   text hash     39206cb6ca13b095
+#   content hash  84fe6139d2e14308
+#   text hash     16ababdc05a6f341
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 
@@ -98,5 +98,5 @@ TILES_HOPPER = {
 # own
 HOPPER_IS_FASTER = {
     "forward": {32: (768,), 64: (768,), 128: (256,), 256: (640,)},
-    "backward": {32: (1024,), 64: (768,), 128: (512,), 256: (512,)},
+    "backward": {32: (72,), 64: (768,), 128: (512,), 256: (512,)},
 }

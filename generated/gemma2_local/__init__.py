@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  97e99d2081831fd7
-#   text hash     b26ae36c3c70b28a
+#   content hash  c79c7ff0b10b52e1
+#   text hash     a2263679be821d42
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9a7e6e32dfc8c2ce
-#   text hash     eab3efd1ae74b71d
+#   content hash  88c9483db87159d3
+#   text hash     b5976c91f6ec6bb8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3f6a1dfce030f176
-#   text hash     141c1bd296a93e92
+#   content hash  2a7150968998363d
+#   text hash     d69f2a0c4b12e0a5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

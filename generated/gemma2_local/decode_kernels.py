@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5ec0e76cb2493cd0
-#   text hash     ecc7ed50412db1f9
+#   content hash  aff60d95e636e853
+#   text hash     d95f38eb34195f49
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  97ad53b132c563ff
-#   text hash     4a8743ab320bbf17
+#   content hash  d59aa811056bd6a2
+#   text hash     ffba13f2b2cf536d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

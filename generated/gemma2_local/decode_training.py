@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  00d40ff9f6cd65e5
-#   text hash     206fb7bc722998f7
+#   content hash  0a0e449ecdbb9327
+#   text hash     f53b8b168d1254b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

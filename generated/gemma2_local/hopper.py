@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3264479d5adce41a
-#   text hash     5f89bd2d0e52012f
+#   content hash  adc4a9fa3cae4f73
+#   text hash     dfe59b02a925a8b6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

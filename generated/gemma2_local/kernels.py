@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2caeb595b704f80f
-#   text hash     1fb61267f55c5476
+#   content hash  924c1bcd78c3a850
+#   text hash     7346e97e825bac80
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

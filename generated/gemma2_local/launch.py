@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1788f839c98ccd55
-#   text hash     f5edb6f14a8b9dd2
+#   content hash  0748f8c4578ebec4
+#   text hash     f3db4f774cb2552b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4a782691b2826174
-#   text hash     95f8e613da0b9fcd
+#   content hash  c31a223a69409b89
+#   text hash     77a151181b8a90ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,7 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}
+HOPPER_IS_FASTER = {
+    "forward": {128: (2048,), 256: (1024,)},
+    "backward": {32: (72,), 64: (2048,), 128: (1024,), 256: (2048,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20517dbc52352f88
-#   text hash     0937a4778f39e847
+#   content hash  d1ba0b936cf009aa
+#   text hash     1eff16f94e2d88df
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81fe779fce81eb7d
-#   text hash     def2268e05224c21
+#   content hash  ffb280e3a7718438
+#   text hash     f96a37b3d9d06bbf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  43c9dc2e69e366e8
-#   text hash     73393519b6b17290
+#   content hash  bc72fafd489d93f9
+#   text hash     d063a7149efbdc57
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8127f4d9a5e6a6cb
-#   text hash     e81be2b63b9ebfbe
+#   content hash  79ad5b4c19292585
+#   text hash     3b2fd3c126fdbbc0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

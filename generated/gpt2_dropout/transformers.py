@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e02542fbc4e6621
-#   text hash     90c8751151888c27
+#   content hash  4160ab82289aa645
+#   text hash     500fb492a3fa49c3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

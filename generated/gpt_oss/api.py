@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7c129e81fcc30af6
-#   text hash     d9ff7742837fc43a
+#   content hash  8e9c6d3f1dd342c5
+#   text hash     ee46f05afc7b383d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  39d43b104077af51
-#   text hash     d5ffb9f22a883116
+#   content hash  b481fa863b2d36aa
+#   text hash     14e6c492229a17a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  81607a67862d79ef
-#   text hash     da8216e607d4e8ab
+#   content hash  662b023db7843b32
+#   text hash     66efb49186abd6f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4a2f473d05c847ed
-#   text hash     1fa0d9fa47d38ad7
+#   content hash  86c609cd1ec8f615
+#   text hash     82c7e25c8193d62e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f539c01c3c96bc67
-#   text hash     aacf5e49843658bc
+#   content hash  66d04dc616ca725d
+#   text hash     7fc4d7fa20f81ba4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

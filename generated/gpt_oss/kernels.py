@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ff7f1406301a2784
-#   text hash     f728528a9d85747d
+#   content hash  a10f4125393482e4
+#   text hash     d9df7924c4df2aa8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  036af3be2fd6773a
-#   text hash     d13c442e32d7b75d
+#   content hash  223fcf8b7051f87f
+#   text hash     cfc8919cc93418d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

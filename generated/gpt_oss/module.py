@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3db605f2c2cbd746
-#   text hash     37c6396c51dac72d
+#   content hash  6c1d2740ede9bce0
+#   text hash     6e92babd85d3da98
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

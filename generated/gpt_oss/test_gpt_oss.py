@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  19a817d0fcc258ff
-#   text hash     edbf8196cf351d66
+#   content hash  a5df06a2183cb9b1
+#   text hash     3921d45475c7d8e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  df7a75af1e18d0b2
-#   text hash     3c9673e8cb78f230
+#   content hash  cbdf92daa92fe056
+#   text hash     c9b613ab8dd53820
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

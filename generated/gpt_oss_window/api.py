@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  89e4f829d8bcfc41
-#   text hash     841e5bfbcb065e93
+#   content hash  79d9e7c78e523362
+#   text hash     581f5d5931b59404
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  75ac8708f11066fd
-#   text hash     824b2bcf4891e646
+#   content hash  aa3d15239fbce7b3
+#   text hash     2b9054d1d31f6c4f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  668ac5a2d97b6aca
-#   text hash     a25bf223dc998249
+#   content hash  76dc8bcb4ec997a6
+#   text hash     2ffbcc6be4f8e907
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

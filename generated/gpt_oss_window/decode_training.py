@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8d0b06d04576e949
-#   text hash     83c25fd67ab420b7
+#   content hash  821127d0543a61a7
+#   text hash     2873bc03657665d8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a9fe90977621ec13
-#   text hash     ad23dabeafd46bf3
+#   content hash  90e9797bbbdc146f
+#   text hash     176fee26c39c71e0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d6022d5a70f0601
-#   text hash     b67ed7797df2890b
+#   content hash  0ccdc32d1836b7bf
+#   text hash     128fac8383b9bd11
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

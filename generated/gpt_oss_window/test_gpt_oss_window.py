@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  518cab8fcc0018df
-#   text hash     b9b48a1ae7f8fbc9
+#   content hash  c494c69e4e2bc0d3
+#   text hash     a47d32e6cb84d691
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

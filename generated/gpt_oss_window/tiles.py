@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5df065fb10139c4a
-#   text hash     f34bb28dbcd57ef8
+#   content hash  630e6174f3a75ccf
+#   text hash     379961d218ae2509
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,4 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {}}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {32: (72,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f004251f0edbce3
-#   text hash     ba384e42231e7221
+#   content hash  dcb221f607c472fc
+#   text hash     5ab169e44e90d957
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  510f8342f672ff49
-#   text hash     af76430dea5fb7b3
+#   content hash  d63765713e803f5c
+#   text hash     cb3dfdf50992816c
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

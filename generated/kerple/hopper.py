@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  843aed44c747513f
-#   text hash     55fb0faf110b7163
+#   content hash  c76399bfc7a02cb0
+#   text hash     8c4aebdd309ff75b
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

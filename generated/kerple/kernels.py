@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de17e797fc7b57e9
-#   text hash     c7479243c6a7b57e
+#   content hash  83ab09f7f933c561
+#   text hash     ecbeec985754fd16
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  064663331e1af0e7
-#   text hash     3d31e416408eb4ac
+#   content hash  0d9ce81c75dd699d
+#   text hash     00dd10ac554109ca
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f689d70a18499b01
-#   text hash     722779dc8d1e5556
+#   content hash  071c29b6a1995372
+#   text hash     a4b4f2ff3b776b2c
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

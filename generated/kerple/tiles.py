@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f6311a58682381fa
-#   text hash     b409a5914a788aab
+#   content hash  1d0ab9c3e4a18326
+#   text hash     0d73a21990556315
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fed442b7c05f4fe9
-#   text hash     31e9dc8f9507854f
+#   content hash  59acade29b30b6be
+#   text hash     965f5ac2fd7b37f6
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d35162d2dc1be94c
-#   text hash     2e08743b07a6a13c
+#   content hash  5cb394a062bd8a24
+#   text hash     43a7810635f8dcd9
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b17e75b608d8acef
-#   text hash     6e7085726fbe59b7
+#   content hash  10dcbb6e186c1b8f
+#   text hash     5b214ea6d46b8f62
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

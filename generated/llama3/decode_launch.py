@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  668a2c2187a1706c
-#   text hash     3b959be10ad029c4
+#   content hash  019fd7ef9f736829
+#   text hash     20fd3c897dae4f3b
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dc5f5c23fb7a7408
-#   text hash     09a6fb2b445e2d92
+#   content hash  7db782a36598a814
+#   text hash     10645507f096449b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

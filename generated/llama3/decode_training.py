@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ae3c26b04a62afe
-#   text hash     42f80f3d1ec6b748
+#   content hash  2b72d7c808b795d0
+#   text hash     9cabe94861d35775
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

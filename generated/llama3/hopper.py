@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30fce6cf5c0ab609
-#   text hash     da2c738c645f1f34
+#   content hash  6eead756ea5eb8f5
+#   text hash     a21b160a37a901b4
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

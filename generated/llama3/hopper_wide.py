@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  38ce939dbdff3d14
-#   text hash     18008f22cbd23ff2
+#   content hash  952d9d2c2483f678
+#   text hash     8256d46ce80804ab
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -41,8 +41,9 @@ Symbols
     final                     index of the last tile visited
     dk, dk_rest               the first 128 columns of dK, and the REST columns after them
     dq_sum_ptr                accumulator of dQ: [batch entries, heads, rows, columns] in float32, with rows for whole
-                              tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
-    sum_tile                  first [64, 64] tile of the batch entry and head in dq_sum
+                              tiles of BLOCK_M queries of each batch entry, and columns for whole pieces
+    PIECES                    columns of a piece of dQ, 64, or 32 for heads of up to 32; number of pieces side by side
+    sum_tile                  first piece of the batch entry and head in dq_sum
     share_tile                first such tile of the current queries
     items                     number of tiles of keys that programs take
     tiles                     number of tiles of keys of a head

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  111daeffe0b31355
-#   text hash     b1876e84aadc2a39
+#   content hash  1af7bd689ad8b52d
+#   text hash     63bf8aff299c1887
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

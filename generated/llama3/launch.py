@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  78b70d08376ad5b0
-#   text hash     12da873a2979d8a2
+#   content hash  d9199bd3e7005586
+#   text hash     27ce8d235e544652
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

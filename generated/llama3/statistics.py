@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fea5bb4112aff055
-#   text hash     1eae5e4dcda60962
+#   content hash  e7e0bde388a5c687
+#   text hash     3128868c3d845932
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

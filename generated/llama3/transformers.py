@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d7514347553f10e5
-#   text hash     0e1bb2c9a263b33f
+#   content hash  0c5d421c37858059
+#   text hash     bbef087283dd19ba
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  22119a14ef57efb5
-#   text hash     bf7be73d83a4a281
+#   content hash  ad78f9faa52e8f58
+#   text hash     f93ddcb6d894dfea
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  172808824673d32c
-#   text hash     28d3cae0dc46f8d8
+#   content hash  cce72d79a5f89afc
+#   text hash     4caf508a192ed6c4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7c77f26018afdf49
-#   text hash     22232054810ebc2b
+#   content hash  d0db59104131975d
+#   text hash     834e12550d1b1e45
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

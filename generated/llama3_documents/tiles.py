@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e7a959d9babee04c
-#   text hash     d72f8228a4a758c6
+#   content hash  5d3c8e973b89585c
+#   text hash     444e4739e3a83253
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,4 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (4096,), 256: (4096,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {32: (72,), 128: (4096,), 256: (4096,)}}

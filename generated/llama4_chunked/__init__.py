@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0c027ddc5a399b07
-#   text hash     a88998cd07cdab17
+#   content hash  fcf75c3945fdb0c5
+#   text hash     98a8efdd349f1a54
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  17dc63ae88a54963
-#   text hash     0a3124ec08f93224
+#   content hash  8bcbf56baf0dc72c
+#   text hash     991e6ca8425b9554
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3ae08b6a67e1c3ca
-#   text hash     25a09213624e003a
+#   content hash  2306f4e36c277bd8
+#   text hash     6666565d313c5f4c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b0d79c90ad5232d
-#   text hash     b09507171e73541c
+#   content hash  d224fdb4bf8a5524
+#   text hash     43fac4732172016e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9cb85207f3716ed6
-#   text hash     662af15f725774fd
+#   content hash  764cedfff987fa82
+#   text hash     ec3ae58a2fa9418f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

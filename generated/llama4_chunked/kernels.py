@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3b10d5040a90e9d
-#   text hash     a2c074fd69aa4124
+#   content hash  e4db1638b9b488f9
+#   text hash     6661e70595f687ac
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

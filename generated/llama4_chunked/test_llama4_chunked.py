@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b7b8c8e3befa2f95
-#   text hash     ee34e6168b3f2066
+#   content hash  e5182c8c30ee6fbd
+#   text hash     2d9252852b4362f1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  73c5a2bc7bca6841
-#   text hash     bbfe027457596bc0
+#   content hash  1c81c2968c26c4b8
+#   text hash     6a410956d3858243
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,7 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (640,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512,), 128: (512,), 256: (0,)},
+    "backward": {32: (72,), 64: (256,), 128: (512,), 256: (640,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  76748527c6a07b6f
-#   text hash     683d4db24ad67cc4
+#   content hash  cbaf4821b37bbdc6
+#   text hash     70972f7d598c39be
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

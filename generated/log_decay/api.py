@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  419b2b32fbef89e0
-#   text hash     ece4836e15917e38
+#   content hash  8aaed1a6345a26a8
+#   text hash     8fcd6281397d71f1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1ed5a17c9033b67f
-#   text hash     26cd0007f015d2a8
+#   content hash  aa9d80cce5f2330b
+#   text hash     0cf691ec2ef565d5
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  36cc2303efd4f396
-#   text hash     1edf8a6900efe238
+#   content hash  f758d3f345e17414
+#   text hash     4444933c94b85ccd
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  348bd665a0f684af
-#   text hash     591f358ac90f3cbe
+#   content hash  d04511bcd053f631
+#   text hash     33e7806e8156a623
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

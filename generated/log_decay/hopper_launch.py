@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b1cbd7de78ffe20
-#   text hash     ccc95daacbbd4f4e
+#   content hash  97248df1b9c54db3
+#   text hash     152e0ba18c7e0b4b
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -16,10 +16,11 @@ def differentiate(
     dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv, and, if given, in_log_decay_k_sum, in_log_decay_q_sum."""
+    piece = runtime.piece(q, v)
     dq_sum = lse.new_empty(
-        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], piece) * piece
     )
-    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // (128 * piece), dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -27,7 +28,8 @@ def differentiate(
             out_desc=runtime.tile_source(out, block_m, entries),
             dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
             Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
@@ -38,7 +40,7 @@ def differentiate(
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
             v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-            dq_sum_desc=runtime.fragment_source(dq_sum),
+            dq_sum_desc=runtime.fragment_source(dq_sum, runtime.piece(q, v)),
             in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m), q_total=q.shape[1],
             k_total=k.shape[1], Hq=q.shape[-2], in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
             in_log_decay_stride_head=runtime.stride(in_log_decay_sums, -3),
@@ -54,6 +56,7 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip

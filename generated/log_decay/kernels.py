@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  59a701864fe62d0c
-#   text hash     ee8129ec0e2e76a4
+#   content hash  b55daf699e23324b
+#   text hash     bb414b4033dd706c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1790c6a9c55e515
-#   text hash     1d41b2fba88a5e47
+#   content hash  873d870a09069ad9
+#   text hash     ec4613abfc50b3d4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f03aaafc4f7ca1e
-#   text hash     13af123935e629af
+#   content hash  f41859b32cb2310e
+#   text hash     f25fca2c387768b9
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

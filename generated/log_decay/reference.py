@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  43b70f09874a0e23
-#   text hash     6f839b089786d63f
+#   content hash  bc186a88805258ea
+#   text hash     1599f4b344e7828c
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

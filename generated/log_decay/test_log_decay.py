@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d4421c79229af666
-#   text hash     61b9d55d45294297
+#   content hash  6d5dd96ca3b18469
+#   text hash     dd77a26c4ecbfb8f
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

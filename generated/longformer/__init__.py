@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1908af5f6890c6bf
-#   text hash     ad2e7f22fdb4a1f0
+#   content hash  aa23aae8cc32ea46
+#   text hash     70f15659ce8d38fb
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

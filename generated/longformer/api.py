@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  85558a57f20dd2a9
-#   text hash     64cd5c11203bc24a
+#   content hash  a2702f5ea69ba806
+#   text hash     1a490adf3a0ea17e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  18fc7e60f76f73a2
-#   text hash     b6c7db7235278c30
+#   content hash  683f27a2575a2d40
+#   text hash     29a65110249e8655
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e222daf33a302ebb
-#   text hash     4746e22aae8b091d
+#   content hash  20085e1bc8417703
+#   text hash     e6c754476994bb03
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

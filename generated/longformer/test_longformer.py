@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  270e1c9e0c66ac0f
-#   text hash     391225a431c262bb
+#   content hash  54072b8e3f14a770
+#   text hash     f32e05d8d11819fd
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

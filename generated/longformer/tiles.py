@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f38d09ca10ba6bfe
-#   text hash     f7bce5bba595bbab
+#   content hash  8c5bc441bf1e42f1
+#   text hash     bd76fa94e7e6536c
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  292e6a18ec09becc
-#   text hash     10d9dab248495dee
+#   content hash  98430dc57afa7f4b
+#   text hash     ace99ee5650691f3
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e42912e41bdc0afe
-#   text hash     ffff0cc498f2dbd4
+#   content hash  1479f175e63574ad
+#   text hash     3761df2fec3be089
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ac8b5b91a3e261d6
-#   text hash     ec299afb2021b584
+#   content hash  ad7f28abe23c89e5
+#   text hash     353f9feee6b04086
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  850bb0c4c8304735
-#   text hash     a6d4e5d145dd16e2
+#   content hash  d061be89bf5d3d11
+#   text hash     c60094f00ff8496b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

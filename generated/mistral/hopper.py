@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2f1761a8c1069767
-#   text hash     bd74734c4ead0e88
+#   content hash  50d4af0316bdc0df
+#   text hash     ef4c4deeecae2124
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

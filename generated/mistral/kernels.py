@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c1c63d904eb984f7
-#   text hash     0e0ec0a7e931757d
+#   content hash  830d30308f6527ff
+#   text hash     13adcb61184dfef7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d5f9c31c85d28914
-#   text hash     b0e8dc1f04b76767
+#   content hash  024e277f327cbaa6
+#   text hash     2923c3c4440ac1b8
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

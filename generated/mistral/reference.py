@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5569f0a6329e5958
-#   text hash     3e59261321ddede0
+#   content hash  054f715c8cd4a335
+#   text hash     3f59925ffe2b99e4
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b67a9a958e4f7ce8
-#   text hash     8c03d9f4f12a0e73
+#   content hash  e332370e133faf14
+#   text hash     74a1cfd58d27a1b4
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4a65ee91f4c937c
-#   text hash     978cef16c3102313
+#   content hash  21feda3eafb485bb
+#   text hash     5f642d8b5328c5fe
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,7 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (640,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512,), 128: (512,), 256: (0,)},
+    "backward": {32: (72,), 64: (256,), 128: (512,), 256: (640,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9286095dffc0573f
-#   text hash     ca1a6713285aa2b3
+#   content hash  ce9d4d3f7f745b31
+#   text hash     e0c0fbd8d7b2115a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b491f8d5f4d89a1d
-#   text hash     8eb6a19a6ec252af
+#   content hash  ca96c3e9e86eab7f
+#   text hash     1774c28936bac768
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3dcdf119a233a2cf
-#   text hash     a3c7ecfaa369fd0c
+#   content hash  2369916b82c24cc5
+#   text hash     8e5ecba33ee8b847
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

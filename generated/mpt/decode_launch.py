@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5101fa9cf26e1156
-#   text hash     027989e6c833d796
+#   content hash  f14adaaef0cfb69e
+#   text hash     62a23401bc676437
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c720efa5cc2f2d9
-#   text hash     8b649312bf5b4e5b
+#   content hash  1cd840c8a6cbba7d
+#   text hash     8c1afa37e19da527
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  113264d7535fc82c
-#   text hash     65e3050e9330c368
+#   content hash  4a6d08c3a8846879
+#   text hash     320821cf6b225f33
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7c9af58eff797758
-#   text hash     4dd6846a216e1cd9
+#   content hash  5b4ec44fe7a8596e
+#   text hash     a10e5bf936165a49
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -17,10 +17,11 @@ def differentiate(
     delta, dq, dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
+    piece = runtime.piece(q, v)
     dq_sum = lse.new_empty(
-        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], piece) * piece
     )
-    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // (128 * piece), dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -28,7 +29,8 @@ def differentiate(
             out_desc=runtime.tile_source(out, block_m, entries),
             dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
             Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:
@@ -39,8 +41,8 @@ def differentiate(
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                in_prefix_len_stride_batch=runtime.stride(in_prefix_len, 0),
+                dq_sum_desc=runtime.fragment_source(dq_sum, runtime.piece(q, v)), q_total=q.shape[1],
+                k_total=k.shape[1], Hq=q.shape[-2], in_prefix_len_stride_batch=runtime.stride(in_prefix_len, 0),
                 in_slopes_stride_head=runtime.stride(in_slopes, 0), D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
                 BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
@@ -66,6 +68,7 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94d59b70c214527a
-#   text hash     aa2079eccb68f899
+#   content hash  0cb540b184b07152
+#   text hash     ce40ec8174fcb7a9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f7e04f6eeb536fc9
-#   text hash     b7eab3b34d9b6aca
+#   content hash  b43acd6dad1fc9f5
+#   text hash     5075dc9036c9c5cc
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

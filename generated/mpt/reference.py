@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eea977fc33f834ea
-#   text hash     c6915389c8d16552
+#   content hash  26961ebcbaa1ca1b
+#   text hash     bb41e501ee03be35
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  87b86a1212153676
-#   text hash     991d3911fcdaa297
+#   content hash  c7e7ff84092b2691
+#   text hash     74368f7d36c95860
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

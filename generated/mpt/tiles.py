@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4cdd5faca611a872
-#   text hash     b150aee487a289e1
+#   content hash  218c5448207babba
+#   text hash     33824c768201b998
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,4 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (1024,), 256: (1024,)}}
+HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {32: (96,), 64: (1024,), 128: (1024,), 256: (1024,)}}

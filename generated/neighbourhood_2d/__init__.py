@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d9329f1829e9e878
-#   text hash     9310b3fcd3c9b022
+#   content hash  86eb8c7dde86de86
+#   text hash     4049bdde9c2753a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

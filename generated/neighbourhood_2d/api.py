@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  da9cec9a711dfa69
-#   text hash     a97becb87612ab71
+#   content hash  745757af9203a8d1
+#   text hash     d93e1ffa840e1387
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

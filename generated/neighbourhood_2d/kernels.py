@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c1c68b5c4709aa37
-#   text hash     49475c4b0d398c40
+#   content hash  3cddc8ec02af9f35
+#   text hash     dd51d10b88e1d1e6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91a5be3786692a97
-#   text hash     49b0975b5954da12
+#   content hash  ff966cb97efd5bf9
+#   text hash     43e9e72c62f3f983
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b27c1b4f36dcd0f
-#   text hash     f7233d4fb31c796a
+#   content hash  cffbcccb0ae03127
+#   text hash     9dd868e637709aa1
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  860dd6c640db956e
-#   text hash     772d3af80f1f83c4
+#   content hash  2be8e2695c724fcd
+#   text hash     ce5908f018bf087a
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

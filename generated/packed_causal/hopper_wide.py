@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  422645649332f8da
-#   text hash     2f5bffea769edd3e
+#   content hash  f355a2c4568845a3
+#   text hash     e528cc1582f6a2fa
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -41,8 +41,9 @@ Symbols
     final                     index of the last tile visited
     dk, dk_rest               the first 128 columns of dK, and the REST columns after them
     dq_sum_ptr                accumulator of dQ: [heads, rows, columns] in float32, with rows for whole tiles of BLOCK_M
-                              queries of each sequence, and columns for whole tiles of 64
-    sum_tile                  first [64, 64] tile of the sequence and head in dq_sum
+                              queries of each sequence, and columns for whole pieces
+    PIECES                    columns of a piece of dQ, 64, or 32 for heads of up to 32; number of pieces side by side
+    sum_tile                  first piece of the sequence and head in dq_sum
     share_tile                first such tile of the current queries
     items                     number of tiles of keys that programs take
     tiles                     number of tiles of keys of a head

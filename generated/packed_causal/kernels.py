@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2d80b2e219aab7f2
-#   text hash     ce4c45dd1437ddef
+#   content hash  e99df4ea1cd4330a
+#   text hash     ee929a85d2993fee
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

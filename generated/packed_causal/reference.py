@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa7281a1dbcd511e
-#   text hash     9282294f9acb6731
+#   content hash  67fca1910de2f5df
+#   text hash     2b9445b7bc092823
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

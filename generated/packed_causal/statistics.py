@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6afb329ed0d6268d
-#   text hash     968bded9bd341796
+#   content hash  1aaa6984d012436d
+#   text hash     757a5c0d4f0f5a49
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

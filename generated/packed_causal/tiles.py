@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  43913f821258bd56
-#   text hash     e3b4e79452a38fcc
+#   content hash  4b3315cc9c08950e
+#   text hash     819766c97d2b7dd8
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 
@@ -116,5 +116,5 @@ TILES_HOPPER = {
 # own
 HOPPER_IS_FASTER = {
     "forward": {32: (2560,), 64: (2304,), 128: (1024,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1536,), 256: (1024,)},
+    "backward": {32: (1024,), 64: (1024,), 128: (1536,), 256: (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24208bb23f404325
-#   text hash     37e83f5f8b3f8cc0
+#   content hash  64fdd0d66f0ceed8
+#   text hash     c02f306aa85db77a
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6d390d3775209084
-#   text hash     673ceac809e1d1e1
+#   content hash  dfe0e3951bb67aa7
+#   text hash     0a8f9dd6e24f613d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

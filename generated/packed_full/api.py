@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8260d5103bb39f6d
-#   text hash     03c3c09926d6f0fc
+#   content hash  289f23e4895d09d4
+#   text hash     ab3b6f6cb7d77e12
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

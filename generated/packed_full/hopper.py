@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  12364455e9ad07fb
-#   text hash     0ffbe215bc1adcef
+#   content hash  e9e38586079bc320
+#   text hash     ef74124c5521e132
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  da06a2515a95917d
-#   text hash     5e88ba3f11473764
+#   content hash  bda4dbf19f75609d
+#   text hash     90c8cdfa11031a0f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a6e83b65068b7379
-#   text hash     bec13ee115f9b47e
+#   content hash  878ff3d4a9b01907
+#   text hash     8ffa4dd035b837bc
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3614fdb5e78cdd51
-#   text hash     0aab3066480a6fff
+#   content hash  976be820e73be890
+#   text hash     d12173c734119841
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0128718ad02b6086
-#   text hash     7dd3a2edb9d74c36
+#   content hash  2c6826a28f4bd2d6
+#   text hash     4d18d4c62bdcb146
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c5ecb62af477b050
-#   text hash     41721a32d7db6f86
+#   content hash  64d605a23f83bf6e
+#   text hash     2b0e0804f5f64a70
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 
@@ -98,5 +98,5 @@ TILES_HOPPER = {
 # own
 HOPPER_IS_FASTER = {
     "forward": {32: (1536,), 64: (1536,), 128: (896,), 256: (0,)},
-    "backward": {64: (1536,), 128: (1536,), 256: (1024,)},
+    "backward": {32: (896,), 64: (1536,), 128: (1536,), 256: (1024,)},
 }

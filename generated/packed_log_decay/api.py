@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5be13279070778fb
-#   text hash     483e8a0f3c076e19
+#   content hash  696ddbbaef28e84e
+#   text hash     540af719af888c2b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3d19238642a01317
-#   text hash     c92c6c1d5af7fea0
+#   content hash  d4c5003527831bcd
+#   text hash     bd2986c19f55b91f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d0b4a83d5c2ab370
-#   text hash     a21a2054cf16e6b7
+#   content hash  2f2f619a6c0725d1
+#   text hash     b287ce24e3cb5533
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -16,10 +16,15 @@ def differentiate(
     max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv, and, if given, in_log_decay_k_sum, in_log_decay_q_sum."""
+    piece = runtime.piece(q, v)
     dq_sum = lse.new_empty(
-        q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+        q.shape[1]
+        * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1)
+        * block_m
+        * runtime.cdiv(q.shape[-1], piece)
+        * piece
     )
-    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // (128 * piece), dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, cu_seqlens_q),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
@@ -27,7 +32,8 @@ def differentiate(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
             q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
@@ -39,7 +45,7 @@ def differentiate(
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
             v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-            dq_sum_desc=runtime.fragment_source(dq_sum),
+            dq_sum_desc=runtime.fragment_source(dq_sum, runtime.piece(q, v)),
             in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m), q_total=q.shape[0],
             max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2],
             sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1], k_rows=in_log_decay_sums.shape[-1],
@@ -58,6 +64,7 @@ def differentiate(
         from_shapes=lambda: dict(
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
             D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip

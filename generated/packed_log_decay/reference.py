@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  20f4e068ce05be83
-#   text hash     7a057945c6e3363c
+#   content hash  0c6413ad95d77b46
+#   text hash     016ca4148dd6d9f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

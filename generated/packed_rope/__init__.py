@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e129c44c824ad2b4
-#   text hash     7a8a598e7bd20d45
+#   content hash  262136f3da0268bd
+#   text hash     be92e4b81023f350
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  08af46dd92d66c2b
-#   text hash     2ea02a379f7dcf69
+#   content hash  a2ff6fca0273b425
+#   text hash     a966267a976e185b
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -17,10 +17,15 @@ def differentiate(
     max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
+    piece = runtime.piece(q, v)
     dq_sum = lse.new_empty(
-        q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+        q.shape[1]
+        * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1)
+        * block_m
+        * runtime.cdiv(q.shape[-1], piece)
+        * piece
     )
-    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // (128 * piece), dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, cu_seqlens_q),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
@@ -28,7 +33,8 @@ def differentiate(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
             q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:
@@ -40,11 +46,11 @@ def differentiate(
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[0], max_seqlen_q=max_seqlen_q,
-                k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-                q_rows=lse.shape[-1], GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1],
-                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-                STAGES=stages,
+                dq_sum_desc=runtime.fragment_source(dq_sum, runtime.piece(q, v)), q_total=q.shape[0],
+                max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2],
+                sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1], GROUP=q.shape[-2] // k.shape[-2],
+                D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
                 balance="slots", num_warps=warps, num_stages=stages,
             ),
@@ -76,8 +82,8 @@ def differentiate(
             cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_token=runtime.stride(positions, 0), position_end=cos.shape[0], D=q.shape[-1],
             PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m),
-            num_warps=warps, num_stages=stages,
+            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), PIECE=runtime.piece(q, v),
+            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  34deba8049b34994
-#   text hash     607a8a7dba13f84e
+#   content hash  d9bbed26048de242
+#   text hash     044b513bb782e8b7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  439cd9aa96342ddc
-#   text hash     1345f1b131408824
+#   content hash  cf7dd7a50ff08e4d
+#   text hash     93fd851b4a65fc7e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  220443e9dc6f61ad
-#   text hash     9eabfa5d49cf34f3
+#   content hash  420cc1224e650ea7
+#   text hash     dbe4c6cd0b954731
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  24c86af383447e60
-#   text hash     7ed92932ecfa082e
+#   content hash  327248d0a2ed33c6
+#   text hash     b27cb176e1be751c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

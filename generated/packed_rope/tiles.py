@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d2a4572c9055d5ab
-#   text hash     0122d63d175317bb
+#   content hash  aabb4402439e0262
+#   text hash     1cba5d0371e14e3b
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 
@@ -98,5 +98,5 @@ TILES_HOPPER = {
 # own
 HOPPER_IS_FASTER = {
     "forward": {32: (2560,), 64: (2304,), 128: (1024,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1536,), 256: (1024,)},
+    "backward": {32: (1024,), 64: (1024,), 128: (1536,), 256: (1024,)},
 }

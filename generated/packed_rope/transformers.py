@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7691f6d5710ae5d2
-#   text hash     fdd4459ec9588078
+#   content hash  8959325b794116b3
+#   text hash     c138560f4490cbc2
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7bf278b9e45f2b7
-#   text hash     2d4e7ac4f36ea9fb
+#   content hash  8f3e59f6409caedb
+#   text hash     b885a33a92591b85
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

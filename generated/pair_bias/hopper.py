@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e09bd7b2b5de1e6c
-#   text hash     ed86f7e238b47c55
+#   content hash  fbe7fa61bae476c3
+#   text hash     7f4dae704c030a4c
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a92ef387c422c00d
-#   text hash     6e223a680e204eb8
+#   content hash  cb85cede46468def
+#   text hash     f9a6450ac8d122cf
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -20,10 +20,11 @@ def differentiate(
     if stored is not None:
         in_bias_qk_sum = runtime.room_for_pairs(in_bias, whole=True)
     in_bias = runtime.pair_rows(in_bias)
+    piece = runtime.piece(q, v)
     dq_sum = lse.new_empty(
-        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], piece) * piece
     )
-    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // (128 * piece), dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -31,7 +32,8 @@ def differentiate(
             out_desc=runtime.tile_source(out, block_m, entries),
             dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
             Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
@@ -41,7 +43,8 @@ def differentiate(
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
             v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-            dq_sum_desc=runtime.fragment_source(dq_sum), in_bias_desc=runtime.pair_source(in_bias, block_m, 64),
+            dq_sum_desc=runtime.fragment_source(dq_sum, runtime.piece(q, v)),
+            in_bias_desc=runtime.pair_source(in_bias, block_m, 64),
             in_bias_qk_sum_desc=runtime.pair_source(in_bias_qk_sum, block_m, 64), q_total=q.shape[1],
             k_total=k.shape[1], Hq=q.shape[-2], in_bias_batches=in_bias.shape[0], in_bias_heads=in_bias.shape[1],
             PAIR_STAGES=1 if q.shape[-1] <= 64 else 2, D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
@@ -54,7 +57,8 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     if stored is not None:

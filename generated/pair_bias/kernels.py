@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  abdbcec96f76de3f
-#   text hash     10da25ecc2032002
+#   content hash  180109047d013e8a
+#   text hash     c539569ed721fd8d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  051ef1708c113896
-#   text hash     4889ea86b89216fb
+#   content hash  292765b00c75eba9
+#   text hash     2ad68f3502405e62
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

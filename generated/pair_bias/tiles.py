@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  56efa99b84a264db
-#   text hash     34d3678ed9a69001
+#   content hash  3d577c7c8048d1fe
+#   text hash     10b7608cbec1644e
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

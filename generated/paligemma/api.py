@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cb71256f10a77c25
-#   text hash     2c5aac77536db7be
+#   content hash  8ea39c28fd58d271
+#   text hash     7a221281b872d628
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  734566d410658afd
-#   text hash     ef779531f4aa3a21
+#   content hash  b8ac7e2fa3c9aa1a
+#   text hash     c64cee37858162c3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  720c36cd515df187
-#   text hash     21dda5bb55b9db24
+#   content hash  65cd1416d4bfa442
+#   text hash     506fff0e96f10e89
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  96ab824b21165d8e
-#   text hash     63c4981ae1c645a1
+#   content hash  11d551df9931d3a4
+#   text hash     50bb4b0849833bf2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33d93557707940d3
-#   text hash     e668503316a50a74
+#   content hash  4a885ac6b8e827ea
+#   text hash     790598bdbfac182d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b22d03f174b05c2b
-#   text hash     2d0b6e33b46e3015
+#   content hash  bf8f67083c5fbd32
+#   text hash     8167cf8de139bc8c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

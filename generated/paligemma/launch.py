@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  38d47a49fd649e3f
-#   text hash     1764178dcf8bcdd0
+#   content hash  d912818c5191b359
+#   text hash     ae915b436f2a4acc
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5f9d2291aacbed5
-#   text hash     208770946e7dabad
+#   content hash  bc2652d0f6927077
+#   text hash     712d5d7acc142b75
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e2b2b8e74f93e4b0
-#   text hash     92eff20594308ce1
+#   content hash  35a6834e51cd8734
+#   text hash     d2ac70fbfae6a5cc
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

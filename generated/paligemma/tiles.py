@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  69b0a55f0494c9c8
-#   text hash     b5be5d9bd450351a
+#   content hash  c79efc8096d3565e
+#   text hash     8bd5e0967b3bbee5
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,6 @@ TILES_HOPPER = {
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
 HOPPER_IS_FASTER = {
-    "forward": {32: (128,), 64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
+    "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
+    "backward": {32: (0,), 64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

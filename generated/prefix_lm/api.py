@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c1158f8d4a734c4f
-#   text hash     1653b02963357cf9
+#   content hash  69465c8888888adc
+#   text hash     b956555d633d14e0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

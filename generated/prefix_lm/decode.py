@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2fa632c4fb2de448
-#   text hash     2440b74ce4bc3cda
+#   content hash  42d44e8e5ddb714b
+#   text hash     a85cf623ebb113fe
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d1b85d5d1e14d32a
-#   text hash     f0b342fc7ae5b3b4
+#   content hash  225ec31143a930a8
+#   text hash     d4fc65302aced4f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

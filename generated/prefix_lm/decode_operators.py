@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1b94325610798383
-#   text hash     8dc9c72a97036f86
+#   content hash  d82516ca202c83be
+#   text hash     1b09f5350b683cb4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10370226616e360a
-#   text hash     f057e8728b0e3031
+#   content hash  e5c9c456c3e7b40d
+#   text hash     ec5d836ae7bc82f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

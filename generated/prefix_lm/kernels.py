@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  59c9a84d2a4dc0f2
-#   text hash     b09272a432893101
+#   content hash  0ec83f16652df834
+#   text hash     54e9c2d48654ee0c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2bfe97ddab5bbf0f
-#   text hash     f4f0dfc9dd790e3b
+#   content hash  93ee89117a96824e
+#   text hash     cfcf143b2582e89e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  08d47a195e5bd32c
-#   text hash     373a6b0aefc130fc
+#   content hash  45666592bee1d78e
+#   text hash     8865f535e4cdf681
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  853fa7c321c2e660
-#   text hash     689f755fa6f3e892
+#   content hash  71a9e2eb84c49d86
+#   text hash     f0ac63e4893fd901
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

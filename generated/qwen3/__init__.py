@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f40bc7b3276bc44c
-#   text hash     f894c0fc0e55780f
+#   content hash  cac4e63079ddcc7c
+#   text hash     557a93f8dbfb46e7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f8f598cee53a9300
-#   text hash     cd46d486e5a1e576
+#   content hash  f4047410b2befe7c
+#   text hash     668c4a099430f606
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  771429e30312b39e
-#   text hash     45f2424938d7ba14
+#   content hash  b648f0c67939dc1e
+#   text hash     46091fb29cd8db28
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

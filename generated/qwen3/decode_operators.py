@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ea303a49b6d418a
-#   text hash     0b5f6e518350a61f
+#   content hash  9478b7a58aa1c021
+#   text hash     5e5b330c224bd107
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4263346edf6dbeb2
-#   text hash     90c3b2f09b82bda7
+#   content hash  48e5004278e584b4
+#   text hash     8dd230e11a59aa78
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dc409e740faa40b7
-#   text hash     197ecd9270902911
+#   content hash  3826acaedd1ade04
+#   text hash     d088a9d72f930aa1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

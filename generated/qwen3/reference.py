@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  48cf458effd7100c
-#   text hash     e32d90ff9e564002
+#   content hash  ca0cf7678471f779
+#   text hash     0292b1fca26138c0
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b2b30aebae60af35
-#   text hash     eef4449668239d04
+#   content hash  afd0774782bee303
+#   text hash     d94593ca34aa8762
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,6 @@ TILES_HOPPER = {
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
 HOPPER_IS_FASTER = {
-    "forward": {32: (128,), 64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
+    "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
+    "backward": {32: (0,), 64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ebc02a3a14486098
-#   text hash     d2bbce0c7fd8e056
+#   content hash  badccfceaf24663a
+#   text hash     d5105b72aec16b14
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

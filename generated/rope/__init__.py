@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  87ca5481f0407927
-#   text hash     67ddc41cf834354a
+#   content hash  b8fc16473be5c1f8
+#   text hash     8abe03e78fea0925
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

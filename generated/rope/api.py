@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1e675096c9b66f81
-#   text hash     4d7871006fe25477
+#   content hash  ccae72fbf77786d9
+#   text hash     1de2f1cb3c117659
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

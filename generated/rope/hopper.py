@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  983727f78f87effd
-#   text hash     6a46f6ffa0e12791
+#   content hash  454ec5264fb0a81b
+#   text hash     2a3f81bc2aff436c
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

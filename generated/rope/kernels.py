@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  694026a51546b57e
-#   text hash     1f513a130c840dfe
+#   content hash  7be4555bee042c89
+#   text hash     2347b87c6b60e7db
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

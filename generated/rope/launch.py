@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  89d7c37e621a5eb6
-#   text hash     cad458ff1c9759bc
+#   content hash  a70038ce48b16a66
+#   text hash     73f5c9acee183094
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

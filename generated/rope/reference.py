@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f89dca985f930a9b
-#   text hash     1a1360953f104f4b
+#   content hash  6a66e07a98ebb994
+#   text hash     265244048ba1e585
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aae5ef707ca2e87d
-#   text hash     85b60906fb476b46
+#   content hash  f7b8da62dfb5152e
+#   text hash     f5ea4063cc9b742c
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

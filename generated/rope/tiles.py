@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cd3653b13f4cf6f8
-#   text hash     ae705a1b90de2b6f
+#   content hash  56494624b3f03f37
+#   text hash     79dcc5f1594a6dd6
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 
@@ -97,6 +97,6 @@ TILES_HOPPER = {
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
 HOPPER_IS_FASTER = {
-    "forward": {32: (128,), 64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
+    "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
+    "backward": {32: (0,), 64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

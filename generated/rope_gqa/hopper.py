@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f9366122a33a7b5e
-#   text hash     7f55e18e63dda379
+#   content hash  651fa3d8e5c7649e
+#   text hash     fd1b21e82cb17116
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

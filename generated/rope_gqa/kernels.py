@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8584f1d45ae97148
-#   text hash     640689bd4599749b
+#   content hash  2c4fa2f6b90a5da8
+#   text hash     ba7ddf13842a45da
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

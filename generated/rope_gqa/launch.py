@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aac7671dae47f15d
-#   text hash     0938d502161fe3a6
+#   content hash  55a73aab35d5cfa8
+#   text hash     6c604ab9f26b060e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

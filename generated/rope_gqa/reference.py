@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c76dbce59ac7e795
-#   text hash     ff49da6fe3cc4e6b
+#   content hash  854f1856955aa989
+#   text hash     8790a73e3498bd29
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c469531ca83fbef
-#   text hash     fab4e6af08d99bde
+#   content hash  2df4e92e8c7ab383
+#   text hash     380cc682e60225f5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

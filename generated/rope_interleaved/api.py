@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  141f92e8a0db8c8d
-#   text hash     ccaf7a261937111a
+#   content hash  3ec0bd2e552c6408
+#   text hash     d03759fb7d850f5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

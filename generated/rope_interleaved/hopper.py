@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0fe079e14d8cdeae
-#   text hash     e46d60ffc1ecbf56
+#   content hash  acbbfa1055f460d6
+#   text hash     50d851392fd8ad30
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d075d49fe97acd59
-#   text hash     ab1fb848802b0f34
+#   content hash  3fbfcc87d5b8e601
+#   text hash     610462bca140b2ad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

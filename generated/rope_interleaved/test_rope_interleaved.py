@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2a2b3f0ee448e573
-#   text hash     237f2b76663e1b34
+#   content hash  baaf1bd056edfde7
+#   text hash     ea5296e0369dc06f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

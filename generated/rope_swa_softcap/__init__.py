@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  13dfbd93689122e4
-#   text hash     c4c4e2eaaea31a67
+#   content hash  8412214912162956
+#   text hash     71276e46c6d0a72c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

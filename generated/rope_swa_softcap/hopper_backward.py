@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7628b0057e672447
-#   text hash     a137e78d83cfb7e2
+#   content hash  456697206e159fa9
+#   text hash     f7465a98cd76fd42
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -24,24 +24,25 @@ four warps each own 64 of a tile's keys:
 
 A stage is ready when all its bytes have arrived, LSE and delta of its queries together with those of dout, and free
 when both workers are done with it; each has a barrier.
-The workers exchange dS for the products of dQ through shared memory, in two stages. dQ is accumulated as [64, 64] tiles
-in the register order of a product's result.
+The workers exchange dS for the products of dQ through shared memory, in two stages. dQ is accumulated in pieces, in
+the register order of a product's result.
 Programs add their shares to it in no fixed order, so the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, the result layout of a product
     OUT        [64, BLOCK_D], likewise: dK and dV
     FACTORS    [64, BLOCK_M] as the left operand of the products that compute OUT
-    SHARE      [64, 64], the result layout of the product for a worker's half of the program's share of dQ
+    SHARE      [64, PIECE], the result layout of the product for a worker's half of the program's share of dQ
     ROWS       [64, BLOCK_D] in shared memory, between OUT and WIDE
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
     dq_sum_ptr                accumulator of dQ: [batch entries, heads, rows, columns] in float32, with rows for whole
-                              tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
-    dq_sum_desc               the same, viewed as [.., 256]: 16 such rows are a [64, 64] tile
+                              tiles of BLOCK_M queries of each batch entry, and columns for whole pieces
+    PIECE, PIECES             columns of a piece of dQ, 64, or 32 for heads of up to 32; number of pieces side by side
+    dq_sum_desc               the same, viewed as [.., 256]: PIECE / 4 such rows are a piece, of 64 queries
     sum_row                   first row of the batch entry and head in dq_sum
-    sum_tile                  first [64, 64] tile of the batch entry and head in dq_sum
+    sum_tile                  first piece of the batch entry and head in dq_sum
     items                     number of tiles of keys that programs take
     tiles                     number of tiles of keys of a head
     group                     number of key heads in a group, whose tiles follow one another
@@ -110,7 +111,8 @@ COUNTED = tl.constexpr(4096)  # up to this many queries a program begins dQ itse
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
     out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DV: tl.constexpr, PIECE: tl.constexpr,
+    TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of a tile of queries of one head; clear its counter or its sums of dQ."""
     tl.store(taken_ptr, 0, mask=tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0)
@@ -136,16 +138,16 @@ def prepare(
     if (BLOCK_N > 64) & (q_len <= COUNTED):
         tl.store(taken_ptr + 1 + (sum_row + q_start) // BLOCK_M, 0)
     else:
-        PIECES: tl.constexpr = (D + 63) // 64
-        place = (sum_row + q_start).to(tl.int64) * (PIECES * 64) + tl.arange(0, BLOCK_M * 64)
+        PIECES: tl.constexpr = (D + PIECE - 1) // PIECE
+        place = (sum_row + q_start).to(tl.int64) * (PIECES * PIECE) + tl.arange(0, BLOCK_M * PIECE)
         for piece in tl.static_range(PIECES):
-            tl.store(dq_sum_ptr + place + piece * BLOCK_M * 64, tl.zeros([BLOCK_M * 64], tl.float32))
+            tl.store(dq_sum_ptr + place + piece * BLOCK_M * PIECE, tl.zeros([BLOCK_M * PIECE], tl.float32))
 
 
 @gluon.jit
 def by_threads(x):
-    """The [64, 64] result of a product in the order of threads, each of which has groups of four floats, 16 bytes."""
-    return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
+    """The 64 rows of a product in the order of threads, each of which has groups of four floats, 16 bytes."""
+    return x.reshape([4, 2, 8, x.shape[1] // 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([x.shape[1] // 4, 256])
 
 
 @gluon.jit
@@ -196,14 +198,16 @@ def accumulate(
     fence_async_shared()
     mbarrier.arrive(factors_ready.index(turn), count=1)
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
-    # this worker computes 64 rows and 64 columns of dQ
-    AHEAD: gl.constexpr = WORKER // (BLOCK_D // 64) * 64
-    ASIDE: gl.constexpr = WORKER % (BLOCK_D // 64) * 64
-    SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    share = gl.full([64, 64], 0.0, gl.float32, SHARE)
+    # this worker computes a piece of dQ: 64 rows, and up to 64 columns
+    PIECES: gl.constexpr = (BLOCK_D + 63) // 64
+    PIECE: gl.constexpr = BLOCK_D // PIECES
+    AHEAD: gl.constexpr = WORKER // PIECES * 64
+    ASIDE: gl.constexpr = WORKER % PIECES * PIECE
+    SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIECE, 16])
+    share = gl.full([64, PIECE], 0.0, gl.float32, SHARE)
     for i in gl.static_range(BLOCK_N // 64):
         left = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
-        share = warpgroup_mma(left, keys_of[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
+        share = warpgroup_mma(left, keys_of[i].slice(ASIDE, PIECE, 1), share, use_acc=i > 0, is_async=True)
     adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
     shares.index(WORKER).store(by_threads(share))
@@ -291,7 +295,7 @@ def work(
 
             # through the shared memory of the last share, once that is read, so that threads store 16 bytes at a time
             mbarrier.wait(shares_read, at & 1 ^ 1)
-            PARTS: gl.constexpr = 128 // BLOCK_D  # a worker's rows use the first part of its share
+            PARTS: gl.constexpr = shares.shape[1] * 8 // BLOCK_D  # a worker's rows use the first part of its share
             rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
             row = k_start + WORKER * 64
@@ -352,9 +356,9 @@ def add_share(
     for worker in gl.static_range(WORKERS):
         mbarrier.wait(shares_ready.index(worker), at & 1)
         if before == 0:
-            store_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))
+            store_tile(dq_sum_desc, [(place + worker) * shares.shape[1], 0], shares.index(worker))
         else:
-            add_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))
+            add_tile(dq_sum_desc, [(place + worker) * shares.shape[1], 0], shares.index(worker))
     tma.store_wait(0)
     # first the barrier at the end of the loop: a worker two steps ahead would mistake the previous round for this one
     mbarrier.arrive(shares_read, count=1)
@@ -391,13 +395,13 @@ def add_shares(
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-                sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
-                    tl.int32
-                )
+                sum_tile = (
+                    (b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * ((BLOCK_D + 63) // 64)
+                ).to(tl.int32)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
                     at = add_share(
-                        at, sum_tile + q_start // 64 * (BLOCK_D // 64), q_len, exchange, dq_sum_desc, taken_ptr, WORKERS
+                        at, sum_tile + q_start // 64 * ((BLOCK_D + 63) // 64), q_len, exchange, dq_sum_desc, taken_ptr, WORKERS
                     )  # fmt: skip
         begun += 1
         if K_STAGES > 1:
@@ -538,9 +542,10 @@ def backward(
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of all tiles of keys, summed over the query heads that read them, and add to dQ."""
-    # dQ of a tile of queries is split into [64, 64] tiles, one for each worker
+    # dQ of a tile of queries is split into pieces, one for each worker
+    PIECES: gl.constexpr = (BLOCK_D + 63) // 64
     gl.static_assert(
-        (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
+        (BLOCK_N == 128) & (BLOCK_M * PIECES == 128), "two workers have 128 keys, and one of two pieces of dQ each"
     )
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [K_STAGES * WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
@@ -552,7 +557,7 @@ def backward(
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, 64], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, BLOCK_M, 64], TILE)
-    shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
+    shares = gl.allocate_shared_memory(gl.float32, [WORKERS, BLOCK_D // PIECES // 4, 256], dq_sum_desc.layout)
     # in persistent programs, all warps are told which tile a stage of keys holds
     keys = (k_buffer, v_buffer, barriers(K_STAGES, 2 if K_STAGES > 1 else 1))
     turns = (barriers(K_STAGES, WORKERS + 1), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
@@ -599,9 +604,9 @@ def finish(
     dq_sum_ptr, taken_ptr, dq_ptr, entries_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq,
     cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch,
     positions_stride_token, position_end, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
+    BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr, PIECE: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Store dQ of one tile of queries of one head: turn [64, 64] tiles in the register order of products into rows."""
+    """Store dQ of one tile of queries of one head: turn pieces of 64 rows in the register order of products into rows."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
@@ -615,16 +620,20 @@ def finish(
     # if programs are counted and none has reached this tile, nothing was ever written
     mask = (BLOCK_N > 64) & (q_len <= COUNTED)
     count = tl.load(taken_ptr + 1 + (sum_row + q_start) // BLOCK_M, mask=mask, other=1)
-    PIECES: tl.constexpr = (D + 63) // 64
+    PIECES: tl.constexpr = (D + PIECE - 1) // PIECE
     for piece in tl.static_range(PIECES):
         source = (sum_row + q_start) // 64 * PIECES + tl.arange(0, BLOCK_M // 64) * PIECES + piece
-        # [BLOCK_M // 64, 4096]
-        place = dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :]
+        # [BLOCK_M // 64, 64 * PIECE]
+        place = dq_sum_ptr + source.to(tl.int64)[:, None] * (64 * PIECE) + tl.arange(0, 64 * PIECE)[None, :]
         dq = tl.load(place, mask=count > 0, other=0.0)
-        # [BLOCK_M, 64]: in a product's result a thread has two neighbours of a row, and those of the row eight below
-        dq = dq.reshape([BLOCK_M // 64, 8, 4, 8, 4, 2, 2]).permute(0, 2, 5, 3, 1, 4, 6).reshape([BLOCK_M, 64])
-        place = dq_ptr + first_row * D + piece * 64
-        kernels.store_rows(place, Hq * D, dq * scale, q_start, q_len, D - piece * 64)
+        # [BLOCK_M, PIECE]: in a product's result a thread has two neighbours of a row, and those of the row eight below
+        dq = (
+            dq.reshape([BLOCK_M // 64, PIECE // 8, 4, 8, 4, 2, 2])
+            .permute(0, 2, 5, 3, 1, 4, 6)
+            .reshape([BLOCK_M, PIECE])
+        )
+        place = dq_ptr + first_row * D + piece * PIECE
+        kernels.store_rows(place, Hq * D, dq * scale, q_start, q_len, D - piece * PIECE)
     positions_base = positions_ptr
     if positions_ptr is not None:
         positions_base += b.to(tl.int64) * positions_stride_batch + tl.cast(k_offset, tl.int64) * positions_stride_token

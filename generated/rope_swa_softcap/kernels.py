@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0488966d444f3817
-#   text hash     9733ba8f6370da5a
+#   content hash  e77128da8f0e622d
+#   text hash     5b0b65303fb576ac
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2167ee8e31f12034
-#   text hash     5359b946a93ac78f
+#   content hash  d9324d229cfc1191
+#   text hash     d09081ec21e2bb1b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

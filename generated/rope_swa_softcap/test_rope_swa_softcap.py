@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2fedbd3464d11c7c
-#   text hash     5352bda404fee7e5
+#   content hash  5f329e8a0af00db0
+#   text hash     fce0daa86a763f89
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

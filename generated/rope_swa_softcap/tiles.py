@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2b514c490c34556f
-#   text hash     9ee66da03189af4d
+#   content hash  c06ff3297c696715
+#   text hash     29fafa0d78d736de
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,4 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (1024,)}, "backward": {32: (72,), 64: (2048,), 128: (1024,), 256: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2fa64072c194f9b4
-#   text hash     c9ebff753129cedd
+#   content hash  4646e69dec82efe7
+#   text hash     b0eac65165aeb7af
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

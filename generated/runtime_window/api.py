@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b366ac4e6335071c
-#   text hash     310aa5ba70a5a053
+#   content hash  92d1db97cf3d958a
+#   text hash     62badb8f8b98d1cf
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

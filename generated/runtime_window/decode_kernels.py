@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e48ce8dba942551
-#   text hash     8a1e5e3d0a92b894
+#   content hash  1bb1aca2b899e9e1
+#   text hash     12adb9af858f3c3c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

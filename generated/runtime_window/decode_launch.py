@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d6c52588b65fa06d
-#   text hash     eaccbe8d7d31bf97
+#   content hash  553c9c8522dd0f10
+#   text hash     785406183f9ab578
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

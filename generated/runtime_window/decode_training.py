@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4868549044199b09
-#   text hash     e754aa617408aa69
+#   content hash  5aba02b4dc946a05
+#   text hash     a60145a1f126e38f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb919096e9eda7f4
-#   text hash     888f1bd65f2dd7bc
+#   content hash  a13e7cbf560fa36e
+#   text hash     52f61d1b88226713
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -17,10 +17,11 @@ def differentiate(
     dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
+    piece = runtime.piece(q, v)
     dq_sum = lse.new_empty(
-        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], piece) * piece
     )
-    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // (128 * piece), dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -28,7 +29,8 @@ def differentiate(
             out_desc=runtime.tile_source(out, block_m, entries),
             dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
             Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:
@@ -39,10 +41,10 @@ def differentiate(
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
-                TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                dq_sum_desc=runtime.fragment_source(dq_sum, runtime.piece(q, v)), q_total=q.shape[1],
+                k_total=k.shape[1], Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1],
+                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+                STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     else:
@@ -64,6 +66,7 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+            PIECE=runtime.piece(q, v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip

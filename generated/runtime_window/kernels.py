@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  435d3e02e4137e1a
-#   text hash     3ac504c90d0e51de
+#   content hash  b0518ca1f9e03c86
+#   text hash     8bb99d359b27b1f0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

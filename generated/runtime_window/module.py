@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c4fa72924cb5b1f
-#   text hash     bc10999e92832720
+#   content hash  696e43a225973cea
+#   text hash     d86bdcdcd894fe0c
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  11ae8f780c4ad27b
-#   text hash     0742ebd0a91a0c12
+#   content hash  d2fba3a862e74fe6
+#   text hash     db07d42fefaab25d
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

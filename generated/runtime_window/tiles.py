@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2ff295c2998ea39d
-#   text hash     d26d15e989002642
+#   content hash  f8add6b0c3d1ebd7
+#   text hash     29cf410ed3f34eb4
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,7 +96,10 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (640,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512,), 128: (512,), 256: (0,)},
+    "backward": {32: (72,), 64: (256,), 128: (512,), 256: (640,)},
+}
 
 # how many keys before its own position a query must be able to see for that, for head sizes up to a number
-HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}
+HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {32: 100, 64: 500, 128: 500, 256: 500}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f958ee9d6b3e5d2
-#   text hash     07772b516a9e3c5f
+#   content hash  05a4c8c8958bfdd6
+#   text hash     c0552a0708dbe839
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4e8365b0f767dccd
-#   text hash     bbd424ee29342e3c
+#   content hash  8c52e018029e3533
+#   text hash     cdc6aa798456c4e6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

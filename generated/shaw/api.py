@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f1c5ca4808a6b46f
-#   text hash     468f6737cbba1bf2
+#   content hash  dc882e1cc4cddbbc
+#   text hash     1590281567e28b53
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

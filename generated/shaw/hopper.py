@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4682c709f89b3aa0
-#   text hash     cc157e642ec058b3
+#   content hash  35e20cfd54e541de
+#   text hash     01fc0e856a0c6321
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

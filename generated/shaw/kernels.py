@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  475b2c790f90876a
-#   text hash     7c5e3630d64d1eb3
+#   content hash  e0eeb36b3c6ab4da
+#   text hash     71c8be2eb304428b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

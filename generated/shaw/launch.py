@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c89195584c89b332
-#   text hash     7086ef9bc53ff46c
+#   content hash  e80b7baf0dbef416
+#   text hash     bfb0fab64dc135d5
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  52c5d3713a3425a7
-#   text hash     de63e6a24cdb6368
+#   content hash  3c98fd89cd46b25f
+#   text hash     d9da68a20c493fc8
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

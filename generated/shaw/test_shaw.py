@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9df0d0f97d85a7ca
-#   text hash     8a2fe8de7f545f1a
+#   content hash  44826773ec38b92e
+#   text hash     9df57e2a648bba77
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

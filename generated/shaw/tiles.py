@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27fb5c22951679d6
-#   text hash     b1669846fe2bea60
+#   content hash  dd24198d32c4d4a8
+#   text hash     11c42ac120785e5b
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

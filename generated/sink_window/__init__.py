@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9667c565ff22eedb
-#   text hash     0bffb020a2c70e24
+#   content hash  d267d328150c0fbe
+#   text hash     4d5745d3061890dd
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

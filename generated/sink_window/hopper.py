@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6676257239fd5558
-#   text hash     82403e915fe1fbcc
+#   content hash  c9a7decbfbadac16
+#   text hash     06a52792caf8c0a2
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5de8c212dc621cf2
-#   text hash     9d446591e742ea16
+#   content hash  06978ff282dc3b2c
+#   text hash     1f8f276e0a3580d8
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

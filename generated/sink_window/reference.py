@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c091eee9e4e388bc
-#   text hash     1aa556a720cb7d51
+#   content hash  367759ca46104ba9
+#   text hash     303f64538441569a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

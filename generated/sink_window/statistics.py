@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a19a63598c381ac
-#   text hash     236abe6ad99b9f33
+#   content hash  68abba471a38a4a7
+#   text hash     43d0a2f21a76c54d
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

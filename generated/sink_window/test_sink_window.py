@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1e3eb883ad57217a
-#   text hash     aecc77e12fadb049
+#   content hash  68f2f9c83a164ad5
+#   text hash     4b870bd50570b50a
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2a52875b8f2abd7a
-#   text hash     451953177f046107
+#   content hash  96a0942907cef20f
+#   text hash     26c67cc17778e132
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -114,7 +114,10 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (640,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512,), 128: (512,), 256: (0,)},
+    "backward": {32: (72,), 64: (256,), 128: (512,), 256: (640,)},
+}
 
 # how many keys before its own position a query must be able to see for that, for head sizes up to a number
-HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}
+HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {32: 100, 64: 500, 128: 500, 256: 500}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3333af59b01e29eb
-#   text hash     5ce9e5f6ebbd6702
+#   content hash  4467d68c07bc35b3
+#   text hash     b2eef9eb18dfeee1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

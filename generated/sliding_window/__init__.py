@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  85e699a4f3b3d117
-#   text hash     6e322681a1fc707e
+#   content hash  8c74ef6d725f0e31
+#   text hash     c6bff1ce6d974db7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  31dd8802292897a6
-#   text hash     1eca63e2b0cc3ea9
+#   content hash  15fd1edcecfef906
+#   text hash     dd95860dfc1a4071
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

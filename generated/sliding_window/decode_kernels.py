@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  37d0f2d8642965ae
-#   text hash     aa297d635a50dae7
+#   content hash  2849b2409847a779
+#   text hash     3f267e846edd0407
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

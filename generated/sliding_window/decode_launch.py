@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ce3666777d4b36b9
-#   text hash     f13fb34db8bb0ce1
+#   content hash  badd108910499b37
+#   text hash     835eb3844862a773
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ba80228cb77516fb
-#   text hash     d88571af9bab87b9
+#   content hash  405d18019dec7361
+#   text hash     c273bf13872d3f4c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  09d6666d40bac81e
-#   text hash     ca417fd4927349c2
+#   content hash  ec5fecc8717045ac
+#   text hash     6fb2a77e71d8cf75
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

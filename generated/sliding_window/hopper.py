@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6a32f716ca41bce1
-#   text hash     cc6476551b5fa941
+#   content hash  0181b7df26ead224
+#   text hash     e60ba28298e69121
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1fc458528deb0f0
-#   text hash     a4eabc022a9818f2
+#   content hash  3bf4d4fe8b0abeb4
+#   text hash     32c91735b9ee4c81
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  144fed76320c284f
-#   text hash     28fb670ca60089af
+#   content hash  708fbd3834aaf5cf
+#   text hash     e0b799aee3f84565
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c9cbd938aad06604
-#   text hash     b45d1cbdc06b220c
+#   content hash  018daf0c2b54a380
+#   text hash     07837c549c319ade
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

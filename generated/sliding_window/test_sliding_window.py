@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1e51aff0f2deeb92
-#   text hash     36737eb41031a8c6
+#   content hash  8a4b219903d017f7
+#   text hash     7cfeda168bfb417b
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

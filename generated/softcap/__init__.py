@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c69a3336f3a693ce
-#   text hash     d051431dea655be6
+#   content hash  e01224a36c2d3895
+#   text hash     4d8e7b177fc2c35c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

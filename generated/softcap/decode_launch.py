@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d7caccac07055f4
-#   text hash     99b2ee84bd802cc3
+#   content hash  527e36136611e74f
+#   text hash     ac82684b7572793e
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

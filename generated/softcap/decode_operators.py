@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4c52d0c886ce73c8
-#   text hash     cf624f66bf4067d2
+#   content hash  09f9ec36807d1dd2
+#   text hash     28f8a5418e7b0765
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  476d13c5ac08bdce
-#   text hash     f591471e7acfcf0a
+#   content hash  a268d4cc1ef28d96
+#   text hash     ccd5bbc52e6cd558
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  61f8eb6a12b34e97
-#   text hash     0972a3c3d051b8e4
+#   content hash  98da241dfcb81543
+#   text hash     59a6749a8b48c663
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4b6f20db858b24ab
-#   text hash     78f9ffe0c340588e
+#   content hash  652d9cdf0e4fe4fd
+#   text hash     e715813057c604d0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

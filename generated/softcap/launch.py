@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e4ded503fbe83d80
-#   text hash     9ebeb1c356670705
+#   content hash  4271bf45e99fcb29
+#   text hash     af14e3cb50c020d7
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

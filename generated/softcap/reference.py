@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  721e6a115b882298
-#   text hash     b20a1e750450fdbc
+#   content hash  0211d4ffb911e2a6
+#   text hash     2d291ae6f9f1fcc2
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

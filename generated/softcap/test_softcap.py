@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2642a52d03c19124
-#   text hash     7e328faa73f83717
+#   content hash  671e1575c775da65
+#   text hash     82bdbb8dca5969b1
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a9b4a3fe5da7594
-#   text hash     75847226f12eea14
+#   content hash  6efa99519a0d7c34
+#   text hash     6accb63e57dc65f8
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  54365051a4864c4a
-#   text hash     2247cc0d83a11189
+#   content hash  229632101f1a6c1d
+#   text hash     c9c458378d310a2d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c87778e34ca98a1f
-#   text hash     b345c74311acf049
+#   content hash  d5f07d258c747c09
+#   text hash     e77117296777bf5a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6c56cfda6ab0e7f9
-#   text hash     1a57c15404fad26b
+#   content hash  43712143f26c811b
+#   text hash     2841391df0e7bb0d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

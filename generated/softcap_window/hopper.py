@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ea9c25ce9b2e8d49
-#   text hash     25a60c042a54ab64
+#   content hash  76c8a3225e24b245
+#   text hash     54d27fd91a2ac2e7
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b2f5a2a8e74ba72
-#   text hash     0b299ea5cf3a1e69
+#   content hash  6f17da9ffa90173d
+#   text hash     02ed23739b964c25
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bfbce7b37a82c7bc
-#   text hash     d163713b43e0edff
+#   content hash  e651d701a3926841
+#   text hash     536b51ba888dee82
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

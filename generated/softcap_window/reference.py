@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e82157e8fe4a27c
-#   text hash     9f62c2b6844da843
+#   content hash  a3518c4b21dfb9c7
+#   text hash     d2def0ac6ba6f620
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a6668aa685b3121e
-#   text hash     6ced3689cae772b1
+#   content hash  43f672c7ba8063e9
+#   text hash     cf7d4d6007271230
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,7 +96,10 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}
+HOPPER_IS_FASTER = {
+    "forward": {128: (2048,), 256: (1024,)},
+    "backward": {32: (72,), 64: (2048,), 128: (1024,), 256: (2048,)},
+}
 
 # how many keys before its own position a query must be able to see for that, for head sizes up to a number
 HOPPER_REACH = {"forward": {128: 2000, 256: 1000}, "backward": {64: 1000, 128: 500}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6988c360e99fd56b
-#   text hash     237590d19d51572a
+#   content hash  60ac486e4d696da5
+#   text hash     a098e4993a10432b
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1cbf865c09b22bab
-#   text hash     c3614959be2108b1
+#   content hash  550aedea9a2ebd93
+#   text hash     2140dd2ec8f9059d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

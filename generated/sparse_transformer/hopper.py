@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d7b4a86232a38e0
-#   text hash     d8b112404b3ca3b4
+#   content hash  236a3aefdea48ea4
+#   text hash     729243eddd2ad6aa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  19cda06bf49564cd
-#   text hash     dc3695701a71e083
+#   content hash  cbaecc422bf951a6
+#   text hash     73c78eacd4cf8a4e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2caed882b2dd9c31
-#   text hash     a47f36f6ff0cac9a
+#   content hash  43009e856e77a296
+#   text hash     2ee6e605e59de3f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f0037f5695f2a6d4
-#   text hash     4692a5a5931fa7d9
+#   content hash  7be91f040eab5625
+#   text hash     21dd426a3f427805
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bd0b34002e063631
-#   text hash     3ac5c7d6865e51ca
+#   content hash  41cefe5bd92abdc2
+#   text hash     270a50411c41a12e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9b29e321778f48f3
-#   text hash     19bc2e3f65645ef1
+#   content hash  24c0be8b23030137
+#   text hash     76c0ee42fb03b47a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

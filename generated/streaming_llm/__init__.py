@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb6a126af7afd79c
-#   text hash     9a90b1f9cb6e848d
+#   content hash  f8b7e8721baae4f5
+#   text hash     aa7ef79bfe96a992
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b340d9e5027d7da4
-#   text hash     483884953e3b3cf8
+#   content hash  72bd6aa0d47d694e
+#   text hash     c1db4cf37fa9c62d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9fb74d37d4616f14
-#   text hash     fe4ebd14e51c41e2
+#   content hash  58aa3611840c3519
+#   text hash     bff3f6879e85b50e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

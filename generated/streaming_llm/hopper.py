@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dd7ffe0e6c9efbdb
-#   text hash     b39d730db3d448a7
+#   content hash  e419c9d2123ca85a
+#   text hash     d5d43eb342534dd3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  52f1112fd0e10b9a
-#   text hash     08f54f63c1108c33
+#   content hash  d9e3981444bc81b9
+#   text hash     10caa8fe109b4bce
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5a760e90b6b0506b
-#   text hash     a260972890ec0b4d
+#   content hash  f342f3a61d472558
+#   text hash     21280ef3ced764c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a52a1ddd39b4df0c
-#   text hash     e236dd6b1a894ac4
+#   content hash  e87835f43ad488dd
+#   text hash     65778442be6ef03e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bfeec944d9fa6853
-#   text hash     837023382f04b0c5
+#   content hash  f3a7404dfe62366b
+#   text hash     4a8436515b4b642e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 
@@ -96,4 +96,4 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
 # own
-HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (640,)}}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {32: (72,), 64: (256,), 128: (512,), 256: (640,)}}

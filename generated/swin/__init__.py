@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  41429e5faca6b36d
-#   text hash     ed33899c93671743
+#   content hash  8ca379abaa4a2ffe
+#   text hash     f6a2eacb97753124
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  10275361e8b80bae
-#   text hash     5fc161449a1ba887
+#   content hash  c65b32fae0663154
+#   text hash     5e54b975c5358cff
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1305cb88d868e71e
-#   text hash     2c031b07c0a7349e
+#   content hash  93ecdb9c4f03143b
+#   text hash     90851dc7c242a4ba
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9f36784d72e0fd72
-#   text hash     45d1b0ea8ead95ab
+#   content hash  bbd9f3c184e6b049
+#   text hash     da3b54d001383bab
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a2b4fb93e5316ce
-#   text hash     db088c4907e53130
+#   content hash  e7c301477018cdf7
+#   text hash     d52a9ada5cfefc2d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

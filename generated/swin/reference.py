@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f54db74000d9f72b
-#   text hash     a7614d9b542d5660
+#   content hash  a64f842d13e86f6b
+#   text hash     b7451ca41829fe4f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

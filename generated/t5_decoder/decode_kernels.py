@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f048ed46252cb47e
-#   text hash     701d08a6040bcf10
+#   content hash  0a2db57734e1d11c
+#   text hash     a452329351c6033f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2e91a04e2507c24f
-#   text hash     57c32fcfa8fe27c5
+#   content hash  20753e0a981c37a3
+#   text hash     853f4d476a3cbb30
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb30743318b29e7d
-#   text hash     4132c50436c280df
+#   content hash  10d1f4139863299b
+#   text hash     42d10eea8308e2ff
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ffa1a0aef70ba163
-#   text hash     7398116f6be46fb8
+#   content hash  66e543fe1c0acc7d
+#   text hash     5c8a3176f0fa19ab
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3aa6cd1e88f440b6
-#   text hash     2e2200c4b87f5f1d
+#   content hash  12ad81795822d11a
+#   text hash     96f0ed14ac14048b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b48cce1e9a24e485
-#   text hash     1472ec896d6ac5bd
+#   content hash  97844e00e3a442ef
+#   text hash     fa46e3bec6de1641
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

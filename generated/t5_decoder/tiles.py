@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5bde573c68dfebc6
-#   text hash     92e8c51a734e21c3
+#   content hash  a9fd3feb3c2e2eef
+#   text hash     ba6ceb579fdc9fd9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

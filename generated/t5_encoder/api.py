@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1cf313c87141f2cd
-#   text hash     3f20f28cd87a0c3f
+#   content hash  58d7e372a395b158
+#   text hash     5a5be4ffd6f92391
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cc6c6ec4e3ad85a6
-#   text hash     12fe6c8af8f8770c
+#   content hash  354795a57a0e8ae3
+#   text hash     f56a520c1b3f6a1d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

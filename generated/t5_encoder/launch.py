@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  37d19aa3cd4b3334
-#   text hash     fdec84ca77508c07
+#   content hash  b8d776f001e6b652
+#   text hash     cef3b5ebc3f339f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc96df09563fa5ba
-#   text hash     97a1f66bfcb60c2a
+#   content hash  c64495d532f21fe2
+#   text hash     7cbb0a9e69bd2271
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

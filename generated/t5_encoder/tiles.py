@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9f0025422284c2ca
-#   text hash     8bbedf7148c49b5f
+#   content hash  d6817d8eb14ab551
+#   text hash     cfa5cc4faa7ac002
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

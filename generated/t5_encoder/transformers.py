@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f50d64e90aa51799
-#   text hash     7f72bcba47abee28
+#   content hash  420631968050c14f
+#   text hash     014a89700cf11a97
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e674282f2826290e
-#   text hash     818bc951fd76621c
+#   content hash  d6b2fc735a530e58
+#   text hash     033dcdbf4aa9bc83
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d5692695bf10f7be
-#   text hash     f0f64eafa67dfb69
+#   content hash  2ba6136ba0a96b34
+#   text hash     06827cfb6b433804
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

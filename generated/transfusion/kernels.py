@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c42c71c08187522
-#   text hash     98d308cbe8fde85b
+#   content hash  0fb8658c0ad6ad98
+#   text hash     29c25bc2ff6534ca
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

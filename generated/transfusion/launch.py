@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1a8b755119dc6e48
-#   text hash     19d82d63f0704088
+#   content hash  324868273bd66ee9
+#   text hash     d6e68a125c6ea538
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  abec5229fee1cbd9
-#   text hash     46ef149121ea91e1
+#   content hash  e3a8ce55fdcd1e6e
+#   text hash     3ec9abd8f4b5e731
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a612b9df2b46e9cf
-#   text hash     8dab8cd078cc12b2
+#   content hash  6b6f866b664ca437
+#   text hash     765db2bff0556e24
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

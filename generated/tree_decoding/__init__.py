@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94571cd9e9696ad2
-#   text hash     a549232df63aff30
+#   content hash  4ba146295f74ed0e
+#   text hash     7b0e102610c39371
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

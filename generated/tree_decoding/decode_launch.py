@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5d1b906e519953bf
-#   text hash     042f827da0972a12
+#   content hash  5fd4d2a7a0509091
+#   text hash     cb0d18489102946a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

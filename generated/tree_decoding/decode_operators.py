@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e74a2d94bcae426
-#   text hash     7e1d668699760708
+#   content hash  6ffcd270c18c95b1
+#   text hash     ac3da88bd384644b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  583bb26cc71f3b3c
-#   text hash     c4d5727ac0844a5d
+#   content hash  f263d665a90a05b5
+#   text hash     7eb99dd1fb5ff069
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

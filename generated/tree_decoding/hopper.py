@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  942bcdcc018792db
-#   text hash     f63dbd2261f2a5a1
+#   content hash  cb37dedc7ac9a0fe
+#   text hash     baf23d1bbe95ad30
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

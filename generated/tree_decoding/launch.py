@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c6e37334946d260c
-#   text hash     53690cc09f3620f5
+#   content hash  d1706183a242f1c6
+#   text hash     8895623b6aec0099
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

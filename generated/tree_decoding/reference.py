@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  df3083a4bae9571e
-#   text hash     877bcca038ee9f14
+#   content hash  b92485856d5ffe93
+#   text hash     dbe9d481523a04ca
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0ae1962a7637f738
-#   text hash     60a19961edb3d29e
+#   content hash  bf4228a8bd4e6578
+#   text hash     3ab5ea20bd89b88c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

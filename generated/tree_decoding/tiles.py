@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4082dae155ab5475
-#   text hash     57f2f7247cb997b6
+#   content hash  4a7d866d235c5b37
+#   text hash     2cae55b6b93bfde3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

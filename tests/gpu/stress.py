@@ -40,25 +40,25 @@ PATIENCE = 20.0  # seconds that a GPU may take for a call
 COMPILING = 300.0  # seconds that a call may take before it waits for the GPU
 # head sizes of each variant: few of them, since each new one has to be compiled
 VARIANTS = {
-    "causal": (64, 128, 192, 256),
+    "causal": (32, 64, 128, 192, 256),
     "full": (80, 128),
     "rope_gqa": (64, 128, 256),
     "softcap": (128, 256),
     "sliding_window": (64, 128),
     "alibi": (128,),
-    "packed_causal": (64, 128, 192),
+    "packed_causal": (32, 64, 128, 192),
     "packed_rope": (128, 256),
     "llama3_documents": (128,),
     # variants whose loader passes on the inputs that terms read for each key
-    "log_decay": (64, 128, 256),
+    "log_decay": (32, 64, 128, 256),
     "packed_log_decay": (128, 256),
     "forgetting_transformer": (64,),
     "transfusion": (128,),
-    "block_sparse": (64, 128, 256),
-    "gpt2_dropout": (64, 128, 256),
+    "block_sparse": (32, 64, 128, 256),
+    "gpt2_dropout": (32, 64, 128, 256),
     # values by distance, and additions to sums by distance
     "t5_decoder": (64, 128),
-    "t5_encoder": (64, 128),
+    "t5_encoder": (32, 64, 128),
 }
 V_SIZES = {192: 128}  # head sizes of v that differ from those of q and k
 LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 300, 385, 640, 1000, 1111, 2048, 4097)

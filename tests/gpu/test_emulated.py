@@ -35,7 +35,7 @@ from test_hopper_faults import (
     faulty,
 )
 
-from attnforge.gpu import calls
+from attnforge.gpu import calls, targets
 from attnforge.gpu.calls import Sizes
 from attnforge.language import spec as language
 from attnforge.plan import plan, reference
@@ -163,6 +163,15 @@ def test_few_columns_are_a_part_of_a_tile(name: str, size: int, v_size: int) -> 
     assert max(distances(package, of, Sizes(1, 200, 200, 2, 1, size, v_size, "fp16"))) < CLOSE
     backward = "hopper_wide.backward" if size > 128 else "hopper_backward.backward"
     assert {"hopper.forward", backward} <= {*package.emulation.launched}
+
+
+@pytest.mark.parametrize(("name", "backward"), [("full", "hopper"), ("shaw", "portable")])
+def test_the_target_of_each_pass_is_told(name: str, backward: str) -> None:
+    of, package = planned(name), Package(GENERATED / name)
+    call = calls.make(of, Sizes(1, 70, 70, 1, 1, 64, 64, "fp16"), "cpu")
+    out = package.attention(*call.operands, **call.keywords)
+    package.gradients(out, call.wanted, torch.ones_like(out))
+    assert targets.taken(package.runtime) == {"forward": "hopper", "backward": backward}
 
 
 STEADY = [name for name in VARIANTS if "def work_through" in (GENERATED / name / "hopper.py").read_text()]

@@ -78,7 +78,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("size", [64, 80, 128, 192, 256])
+@pytest.mark.parametrize("size", [32, 64, 80, 128, 192, 256])
 @pytest.mark.parametrize(("rows", "keys"), [(300, 300), (65, 700), (1111, 1111)])
 def test_dropout_keeps_the_weights_that_portable_kernels_keep(
     rows: int, keys: int, size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +102,7 @@ def test_dropout_keeps_the_weights_that_portable_kernels_keep(
 
 
 @pytest.mark.parametrize("name", ["causal", "full"])
-@pytest.mark.parametrize("size", [64, 80, 128, 256])
+@pytest.mark.parametrize("size", [32, 64, 80, 128, 256])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_results_are_those_of_the_portable_kernels(
     name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -142,7 +142,17 @@ def check_gradients(package: Package, *args: torch.Tensor, **more: Any) -> None:
 @pytest.mark.parametrize("name", ["causal", "full", "cross", "mistral", "rope_gqa", "softcap"])
 @pytest.mark.parametrize(
     ("size", "v_size"),
-    [*((size, size) for size in (64, 80, 128, 160, 256)), (192, 128), (160, 64), (200, 128), (256, 128)],
+    [
+        *((size, size) for size in (64, 80, 128, 160, 256)),
+        (192, 128),
+        (160, 64),
+        (200, 128),
+        (256, 128),
+        (24, 24),
+        (24, 64),
+        (64, 16),
+        (192, 32),
+    ],
 )
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_the_portable_kernels(
@@ -172,7 +182,7 @@ GIVEN: dict[str, Callable[[int, int, int], dict[str, torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_beside_given_inputs_are_those_of_the_portable_kernels(
     name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -196,7 +206,7 @@ def test_learned_inputs_get_their_gradients_from_the_portable_kernels(monkeypatc
 
 
 @pytest.mark.parametrize("name", ["t5_decoder", "t5_encoder"])
-@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize("size", [32, 64, 80, 128])
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 4, 4, 3000, 3000)])
 def test_biases_of_distances_learn(
     name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -216,7 +226,7 @@ def test_biases_of_distances_learn(
         assert (mine.float() - portable.float()).norm() < 4e-3 * portable.float().norm()
 
 
-@pytest.mark.parametrize("size", [64, 80, 128, 256])
+@pytest.mark.parametrize("size", [32, 64, 80, 128, 256])
 @pytest.mark.parametrize("shape", [(1, 4, 49, 49), (2, 4, 49, 49), (301, 3, 49, 49), (3, 7, 65, 300), (2, 4, 300, 300)])
 def test_tables_learn_beside_queries_keys_and_values(
     size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -244,7 +254,7 @@ def decays(*shape: int) -> torch.Tensor:
     return found.masked_fill(torch.rand(*shape, device="cuda") < 0.003, -torch.inf)
 
 
-@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize("size", [32, 64, 80, 128])
 @pytest.mark.parametrize("shape", [*SHAPES, "packed", "packed, fewer heads"])
 def test_decays_are_in_the_gradients_of_queries_keys_and_values(
     size: int, shape: tuple[int, ...] | str, monkeypatch: pytest.MonkeyPatch
@@ -418,7 +428,7 @@ PADDED = (
 
 @pytest.mark.parametrize("kind", padding.KINDS)
 @pytest.mark.parametrize("name", PADDED.split())
-@pytest.mark.parametrize("size", [64, 80, 128, 256])
+@pytest.mark.parametrize("size", [32, 64, 80, 128, 256])
 @pytest.mark.parametrize("length", [333, 4200])
 def test_rows_left_out_are_not_read(
     name: str, size: int, kind: str, length: int, monkeypatch: pytest.MonkeyPatch
@@ -447,7 +457,7 @@ def test_rows_left_out_are_not_read(
 
 
 @pytest.mark.parametrize("name", ["causal", "full", "gpt_oss", "sliding_window", "alibi", "softcap", "log_decay"])
-@pytest.mark.parametrize("size", [64, 80, 128, 192, 256])
+@pytest.mark.parametrize("size", [32, 64, 80, 128, 192, 256])
 @pytest.mark.parametrize("rows", [700, 3000])
 def test_rows_that_outgrow_their_first_keys_are_right(
     name: str, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
@@ -474,7 +484,7 @@ def test_rows_that_outgrow_their_first_keys_are_right(
 
 
 @pytest.mark.parametrize("name", ["packed_causal", "packed_full", "packed_log_decay"])
-@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
 @pytest.mark.parametrize("cuts", [[0, 3, 303, 690], [0, 1000, 1001, 3500, 6000], list(range(0, 60001, 400))])
 def test_packed_rows_that_outgrow_their_first_keys_are_right(
     name: str, size: int, cuts: list[int], monkeypatch: pytest.MonkeyPatch
@@ -501,7 +511,7 @@ def test_packed_rows_that_outgrow_their_first_keys_are_right(
 
 
 @pytest.mark.parametrize("name", ["causal", "full"])
-@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
 @pytest.mark.parametrize("length", [1000, 4000])
 def test_a_row_has_the_same_bits_in_a_chunk(name: str, size: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the first query's own key is the last one of a tile."""
@@ -531,7 +541,7 @@ def test_nothing_of_the_next_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["packed_full", "packed_causal"])
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", [32, 64, 128])
 @pytest.mark.parametrize(("first", "behind"), [(0, 0), (1, 200), (1000, 1)])
 @pytest.mark.parametrize(("count", "longest"), [(1, 300), (3, 2000), (33, 500), (200, 120)])
 def test_every_row_of_mixed_sequences_is_found(

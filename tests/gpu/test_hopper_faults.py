@@ -48,15 +48,15 @@ FAULTS = {
     "the LSE in other units": (FORWARD, "m + tl.log2(l),", "m + tl.log(l),"),
     "mixed tiles backward without their mask": (BACKWARD, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
     "dQ added up twice": (
-        BACKWARD, "            add_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))\n",
-        "            add_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))\n" * 2
+        BACKWARD, "            add_tile(dq_sum_desc, [(place + worker) * shares.shape[1], 0], shares.index(worker))\n",
+        "            add_tile(dq_sum_desc, [(place + worker) * shares.shape[1], 0], shares.index(worker))\n" * 2
     ),
     "dQ of the first worker's keys alone": (BACKWARD, "factors.index(turn * 2 + i)", "factors.index(turn * 2)"),
-    "dQ added to the tile of the other worker": (BACKWARD, "(place + worker) * 16", "(place + 1 - worker) * 16"),
+    "dQ added to the tile of the other worker": (BACKWARD, "(place + worker) * shares", "(place + 1 - worker) * shares"),
     "dQ of the last program alone": (BACKWARD, "if before == 0:\n            s", "if before >= 0:\n            s"),
     "delta with the other sign": (BACKWARD, "(dp - delta[None, :])", "(dp + delta[None, :])"),
     "the first worker's keys for both": (BACKWARD, "keys_of[WORKER]", "keys_of[0]"),
-    "dS of a tile passed by": (BACKWARD, "0.0, q_buffer.dtype, SHARE", "1.0, q_buffer.dtype, SHARE"),
+    "dS of a tile passed by": (BACKWARD, "0.0, q_buffer.dtype, ZEROS", "1.0, q_buffer.dtype, ZEROS"),
     "a tile passed by with a worker's own keys": (BACKWARD, "keys_of[1 - WORKER]", "keys_of[WORKER]"),
     "a tile too many passed by": (BACKWARD, "tl.maximum(first, low), last)", "tl.maximum(first, low) + 1, last)"),
     "mixed tiles of a window backward without their mask": (

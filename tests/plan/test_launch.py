@@ -629,7 +629,7 @@ def test_no_call_is_kept_alive_by_what_is_remembered(
 ) -> None:
     monkeypatch.setattr(runtime, "copies_tiles", lambda device: copies)
     x = torch.zeros(2, 128, 4, 64)
-    fill = runtime.refill(getattr(runtime, source)(x, *(() if source == "fragment_source" else (64,))), x)
+    fill = runtime.refill(getattr(runtime, source)(x, 64), x)
     other = fill(torch.ones(x.shape))
     assert isinstance(other, int) or (other[0] if isinstance(other, tuple) else other.base).all()
     kept = weakref.ref(x)

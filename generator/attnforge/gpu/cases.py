@@ -211,7 +211,7 @@ def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
     """A launch of a Gluon kernel as runtime.py makes it, derived from a launch of a plain Triton kernel."""
     constants = case.constants | {"STAGES": tile.num_stages}
     columns = max(case.constants["BLOCK_D"], case.constants["BLOCK_DV"])
-    least = 32 if "out_ptr" in case.signature and columns <= 32 else 64
+    least = 32 if columns <= 32 else 64
     constants |= {name: max(constants[name], least) for name in ("BLOCK_D", "BLOCK_DV") if name in constants}
     if "PAIR_STAGES" in constants:
         constants["PAIR_STAGES"] = 1 if constants["BLOCK_D"] <= 64 else 2
@@ -240,6 +240,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     columns, v_columns = (min(max(16, _power_of_2(dim)), tiles.WIDEST) for dim in dims)
     rest = max(head_dim - tiles.WIDEST, 0)
     known = {"GROUP": 4, "D": head_dim, "DV": v_dim, "PAIRS": half, "REST": max(16, _power_of_2(rest))}
+    known["PIECE"] = 32 if max(dims) <= 32 else 64
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": v_columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     known |= {"PAGE": 16, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False, "V_IN_K": True}
@@ -269,7 +270,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
             sizes = ",".join(str(known.get(size, size)) for size in p.block)
             signature[p.name] = f"tensordesc<{dtype}[1,1,{sizes}]>"
         elif p.type == "fragments":
-            signature[p.name] = "tensordesc<fp32[16,256]>"
+            signature[p.name] = f"tensordesc<fp32[{known['PIECE'] // 4},256]>"
         elif p.type == "rows":
             signature[p.name] = f"tensordesc<{p.element}[{known[p.block[0]]}]>"
         else:

@@ -33,7 +33,7 @@ class Parameter:
     def loaded(self) -> str:
         """The launcher's text of the source from which tiles or values of rows are loaded."""
         if self.type == "fragments":
-            return f"runtime.fragment_source({self.given})"
+            return f"runtime.fragment_source({self.given}, runtime.piece(q, v))"
         rows = self.block[0].lower()
         if self.type == "pairs":
             return f"runtime.pair_source({self.given}, {rows}, {self.block[1].lower()})"

@@ -26,6 +26,7 @@ _CONSTANTS = {
     "BLOCK_D": "runtime.padded_width(q)",
     "BLOCK_DV": "runtime.padded_width(v)",
     "REST": "runtime.rest_width(q)",
+    "PIECE": "runtime.piece(q, v)",
     "BLOCK_PAIRS": "runtime.power_of_2(cos.shape[1])",
     "BLOCK_REST": "runtime.power_of_2(max(q.shape[-1] - 2 * cos.shape[1], 1))",
 }

@@ -131,11 +131,12 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield (
         "dq_sum_ptr",
         f"accumulator of dQ: {shape} in float32, with rows for whole tiles of BLOCK_M queries of each {whole}, and "
-        "columns for whole tiles of 64",
+        "columns for whole pieces",
     )
-    yield "dq_sum_desc", "the same, viewed as [.., 256]: 16 such rows are a [64, 64] tile"
+    yield "PIECE, PIECES", "columns of a piece of dQ, 64, or 32 for heads of up to 32; number of pieces side by side"
+    yield "dq_sum_desc", "the same, viewed as [.., 256]: PIECE / 4 such rows are a piece, of 64 queries"
     yield "sum_row", f"first row of the {whole} and head in dq_sum"
-    yield "sum_tile", f"first [64, 64] tile of the {whole} and head in dq_sum"
+    yield "sum_tile", f"first piece of the {whole} and head in dq_sum"
     yield "items", "number of tiles of keys that programs take"
     yield "tiles", "number of tiles of keys of a head"
     yield "slot", "index of a place for a tile of a head: a packed sequence may have one place more than tiles"

@@ -242,6 +242,7 @@ class Backward(Weights):
             **self._factors,
             "v_tile": v_tile,
             "behind": behind,
+            "pieces": self._pieces,
             "used": self.dropout.weights,
             "dv": self.dropout.dv,
             "ones": self._ones,
@@ -273,8 +274,8 @@ class Backward(Weights):
 
     @property
     def _pieces(self) -> str:
-        """The number of [64, 64] tiles of dQ side by side, as text."""
-        return "BLOCK_D // 64"
+        """The number of pieces of dQ side by side, as text."""
+        return "(BLOCK_D + 63) // 64"
 
     @property
     def _scoring(self) -> dict[str, tuple[Block, ...]]:
@@ -344,7 +345,7 @@ class Backward(Weights):
 
     @property
     def _share_tile(self) -> str:
-        """The first [64, 64] tile of dQ for the current queries, as text."""
+        """The first piece of dQ for the current queries, as text."""
         return f"sum_tile + q_start // 64 * ({self._pieces})"
 
     def _role(

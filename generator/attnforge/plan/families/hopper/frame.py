@@ -38,7 +38,7 @@ class Frame:
             Parameter("delta_ptr", "*fp32", "delta", written=True),
             *p.sizes(scale=False),
             *p.storage.aligned(),
-            *p.constants("D", "BLOCK_M", "BLOCK_N", "BLOCK_DV"),
+            *p.constants("D", "BLOCK_M", "BLOCK_N", "BLOCK_DV", "PIECE"),
             p.axis("q"),
         )
         begin = tuple(
@@ -59,7 +59,8 @@ class Frame:
             *p.sizes(),
             *p.storage.aligned(),
             *p.angles(),
-            *p.constants("D", "PAIRS", "BLOCK_M", "BLOCK_N", *(("BLOCK_D",) if p.storage.cut else ()), "BLOCK_PAIRS"),
+            *p.constants("D", "PAIRS", "BLOCK_M", "BLOCK_N", *(("BLOCK_D",) if p.storage.cut else ())),
+            *p.constants("BLOCK_PAIRS", "PIECE"),
             p.axis("q"),
         )
         stores = rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D"))

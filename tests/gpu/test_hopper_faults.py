@@ -52,7 +52,7 @@ FAULTS = {
         "            add_tile(dq_sum_desc, [(place + worker) * shares.shape[1], 0], shares.index(worker))\n" * 2
     ),
     "dQ of the first worker's keys alone": (BACKWARD, "factors.index(turn * 2 + i)", "factors.index(turn * 2)"),
-    "dQ added to the tile of the other worker": (BACKWARD, "(place + worker) * shares", "(place + 1 - worker) * shares"),
+    "dQ added to the tile of the other worker": (BACKWARD, "+ worker) * shares", "+ 1 - worker) * shares"),
     "dQ of the last program alone": (BACKWARD, "if before == 0:\n            s", "if before >= 0:\n            s"),
     "delta with the other sign": (BACKWARD, "(dp - delta[None, :])", "(dp + delta[None, :])"),
     "the first worker's keys for both": (BACKWARD, "keys_of[WORKER]", "keys_of[0]"),

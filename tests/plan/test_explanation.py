@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +21,17 @@ REFERS = {"decode_hopper.py": "decode_kernels.py"}  # files whose names apply as
 PLAIN = {"x", "y", "ptr", "desc", "stride"}  # parameters that a short function explains in its first words
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The code of a file."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def kernels(name: str) -> tuple[dict[str, list[str]], set[str], str]:
     """The sections of the head, the names in the code below it, and the whole file."""
     text = (GENERATED / name / "kernels.py").read_text()
-    tree = ast.parse(text)
+    tree = parsed(GENERATED / name / "kernels.py")
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     docstring = ast.get_docstring(tree)
@@ -77,7 +85,7 @@ def test_what_kernels_and_their_functions_take_is_explained(file: str) -> None:
     found = {}
     for path in sorted(GENERATED.glob(f"*/{file}")):
         names = ("kernels.py", REFERS.get(file, "kernels.py"), file)
-        trees = [ast.parse((path.parent / one).read_text()) for one in names]
+        trees = [parsed(path.parent / one) for one in names]
         head = set[str]().union(*(explained(ast.get_docstring(tree) or "") for tree in trees))
         for node in trees[-1].body:
             if not isinstance(node, ast.FunctionDef) or not any("jit" in ast.unparse(x) for x in node.decorator_list):
@@ -94,7 +102,7 @@ def test_a_row_of_many_names_explains_one_that_no_other_row_does(file: str) -> N
     """`x_free` explains nothing in a file where every name that ends in `_free` has a row of its own."""
     found = {}
     for path in sorted(GENERATED.glob(f"*/{file}")):
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         head = explained(ast.get_docstring(tree) or "")
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - head
         many = {row for row in head if row.startswith("x_")}

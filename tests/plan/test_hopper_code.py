@@ -20,9 +20,16 @@ def functions(file: str) -> tuple[tuple[str, ast.FunctionDef], ...]:
     return tuple((package, node) for package, tree in parsed for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
-def called(node: ast.AST) -> set[str]:
+@functools.cache
+def within(function: ast.FunctionDef) -> tuple[ast.AST, ...]:
+    """All nodes of one of these functions."""
+    return tuple(ast.walk(function))
+
+
+@functools.cache
+def called(node: ast.AST) -> frozenset[str]:
     """The functions that some code calls."""
-    return {ast.unparse(x.func) for x in ast.walk(node) if isinstance(x, ast.Call)}
+    return frozenset(ast.unparse(x.func) for x in ast.walk(node) if isinstance(x, ast.Call))
 
 
 def is_load(name: str) -> bool:
@@ -46,7 +53,7 @@ def test_nothing_is_loaded_of_a_tile_before_it_is_known_to_be_there(roles: tuple
     """If it does not exist, the values at its rows may lie outside their tensor."""
     found, seen = {}, set()
     for package, function in functions("hopper.py"):
-        loops = [x for x in ast.walk(function) if function.name in roles and goes_through_tiles(x)]
+        loops = [x for x in within(function) if function.name in roles and goes_through_tiles(x)]
         if not loops:
             continue
         (loop,) = loops
@@ -85,7 +92,7 @@ def test_rounds_of_barriers_are_counted_from_tile_to_tile(file: str) -> None:
         if function.name not in ("work", "load_tiles"):
             continue
         begun = {id(x) for x in function.body}
-        for x in ast.walk(function):
+        for x in within(function):
             if isinstance(x, ast.Assign) and COUNTS & {ast.unparse(target) for target in x.targets}:
                 if isinstance(x.value, ast.Constant):
                     seen.add(package)
@@ -108,7 +115,7 @@ def test_keys_are_given_back_once_for_each_tile() -> None:
     for package, function in functions("hopper_backward.py"):
         if function.name != "work":
             continue
-        (there,) = (x for x in ast.walk(function) if isinstance(x, ast.If) and ast.unparse(x.test) == "k_start < k_len")
+        (there,) = (x for x in within(function) if isinstance(x, ast.If) and ast.unparse(x.test) == "k_start < k_len")
         texts = [ast.unparse(x) for x in there.body]
         waits = [i for i, text in enumerate(texts) if text.startswith("mbarrier.wait(kv_ready.")]
         walks = [i for i, x in enumerate(there.body) if walked(x)]
@@ -125,7 +132,7 @@ def test_no_loop_of_the_backward_pass_follows_another_over_the_same_tiles(file: 
     """If the first loop has no tile, the assembler of CUDA 12.8 would leave addresses unset for the second one."""
     seen, found = set(), {}
     for package, function in functions(file):
-        blocks = (x for x in ast.walk(function) if isinstance(x, (ast.FunctionDef, ast.For, ast.While, ast.If)))
+        blocks = (x for x in within(function) if isinstance(x, (ast.FunctionDef, ast.For, ast.While, ast.If)))
         for x in blocks:
             for body in (x.body, getattr(x, "orelse", [])):
                 loops = [one for one in body if walked(one)]
@@ -152,7 +159,7 @@ def test_masks_read_distances_that_are_worked_out_once(file: str) -> None:
     """Comparisons of the positions themselves become a vector of truth values."""
     seen, found = set(), {}
     for package, function in functions(file):
-        for x in ast.walk(function):
+        for x in within(function):
             if isinstance(x, (ast.Assign, ast.AugAssign)) and ast.unparse(x).startswith("keep "):
                 text = ast.unparse(x.value)
                 seen |= {package} if "distance" in text else set()

@@ -194,9 +194,11 @@ class StandIn:
         self.asked.append(wanted)
         runs = {"": self.hopper[:1], "portable": (), "hopper": self.hopper}[wanted]
         tile = (64, 64, 4, 2)
-        tiles = {"forward": (*tile, "hopper") if "forward" in runs else tile, "backward_dq": tile}
-        tiles |= {"backward": (*tile, "hopper")} if "backward" in runs else {}
-        self.runtime.LaunchCache.known["call"] = SimpleNamespace(tiles=tiles)
+        # as in a package: those for Hopper GPUs are empty where they do not run
+        hopper_tiles = {its: (*tile, "hopper") if its in runs else () for its in ("forward", "backward")}
+        portable = {"forward": "forward", "backward": "backward_dq"}
+        tiles = {kernel: tile for its, kernel in portable.items() if its not in runs}
+        self.runtime.LaunchCache.known["call"] = SimpleNamespace(tiles=tiles, hopper_tiles=hopper_tiles)
         return reference(self.name)(*operands, **keywords)
 
 

@@ -418,7 +418,9 @@ def test_the_call_that_is_looked_at_is_the_third_one(tmp_path: Path, monkeypatch
 
     class Runtime:
         launch = None
-        LaunchCache = SimpleNamespace(known={"call": SimpleNamespace(tiles={"forward": (64, 64, 4, 2)}, hopper_tiles={})})
+        LaunchCache = SimpleNamespace(
+            known={"call": SimpleNamespace(tiles={"forward": (64, 64, 4, 2)}, hopper_tiles={})}
+        )
 
     make = profile.calls.make
     monkeypatch.setattr(profile.calls, "make", lambda planned, sizes, device: make(planned, sizes, "cpu"))

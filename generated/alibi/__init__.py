@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e702c19accd30d9e
-#   text hash     aa7dbc8b4faf7095
+#   content hash  d062ce4b93dbf9df
+#   text hash     c52a0ee331e95fac
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5c7ebb2b268eb5aa
-#   text hash     e438cff3037d0e4b
+#   content hash  1af2f1130f5d6b2f
+#   text hash     395fc978ba39a98d
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

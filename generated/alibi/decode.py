@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  081c14ffee3a53bf
-#   text hash     f3a5e7ffd7922d52
+#   content hash  104b97d0061a8e70
+#   text hash     8f6d4b06b4b4e7f2
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47869466bfc91fb2
-#   text hash     1abbd4dc69a0d90f
+#   content hash  06aa930b04e61200
+#   text hash     20628b0caffc2834
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  80c7bfabe1eae5a2
-#   text hash     e365cf3ed131ac9a
+#   content hash  2493c037dd56a4c2
+#   text hash     7b09a93b53b93fd5
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcc065711c4e6377
-#   text hash     528a73c3ff5bf8f4
+#   content hash  cc583ce7b12a1407
+#   text hash     4da99f87071aade7
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

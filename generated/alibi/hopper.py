@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48a45ceefffff60b
-#   text hash     d704b1ccb1640e5c
+#   content hash  9cdac2c5c21bdc79
+#   text hash     0741ff8883eb9974
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  795ba655cdc14fa1
-#   text hash     8b876c099fc4f4a1
+#   content hash  c973d2484f43c011
+#   text hash     d8065094797da9c0
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

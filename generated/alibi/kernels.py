@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  211233a4927ba831
-#   text hash     f7b87ae567073f05
+#   content hash  4949886c9ed39ecd
+#   text hash     bddd561e792b658d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

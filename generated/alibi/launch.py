@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae843132a6c3c0cb
-#   text hash     96aa7e5555eeb3b5
+#   content hash  c10af9841b1ead93
+#   text hash     2e397e5306ea9ccb
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

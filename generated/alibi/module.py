@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0e3b9718f2346a7c
-#   text hash     18d836e1dfee0455
+#   content hash  3c5874d019171d62
+#   text hash     a45dd59a5091ba1e
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

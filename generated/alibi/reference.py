@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fe378f740e5a2fae
-#   text hash     31977070a911f15a
+#   content hash  db718c05c1845ae1
+#   text hash     4a65f23c5411cb41
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

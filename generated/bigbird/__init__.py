@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2a401f0d7bc81568
-#   text hash     e1b5741d939dbb27
+#   content hash  eea54e47262f8ff3
+#   text hash     0b9ad5ee9cdac613
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

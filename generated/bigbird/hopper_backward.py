@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8798742071398a26
-#   text hash     5efd628adb36f03d
+#   content hash  1463e6dfe7f4a4ac
+#   text hash     3b082426dea34d8a
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

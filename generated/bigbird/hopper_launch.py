@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e13e3877a15844c6
-#   text hash     97146a03cd96cebc
+#   content hash  fb3f310b8ba7ccad
+#   text hash     385ac3a8801491d0
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

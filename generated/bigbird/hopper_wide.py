@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1a5309c419aa7ab4
-#   text hash     d76e79a723698a98
+#   content hash  0c6f30992cc76092
+#   text hash     d73a8eb4f430770f
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f1c4746478019f66
-#   text hash     fdf206340bd32d86
+#   content hash  daff0f95b38ad56c
+#   text hash     aab5d89117e02558
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

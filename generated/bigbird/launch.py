@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c49ffc3fc1a34316
-#   text hash     15a65b0829405fef
+#   content hash  dd5f2cd38c5ceb57
+#   text hash     e658c6cdf4155ca7
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

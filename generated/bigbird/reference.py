@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2906dd8a5dc88a4a
-#   text hash     8db6272a9e5e45ed
+#   content hash  1bfc2a71b7264e4b
+#   text hash     63a491e98a28d5cd
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

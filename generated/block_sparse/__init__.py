@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d41614f53c0c76fe
-#   text hash     303c22b314c14ea9
+#   content hash  499c216a388dd06b
+#   text hash     c639af95e96abe7b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5062006f19d09c15
-#   text hash     4d06bfe53e602552
+#   content hash  bcd59b3a4894efa9
+#   text hash     0ee120c2a1c8ee6b
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3824fa21d2880db
-#   text hash     d0bc248ed83ca100
+#   content hash  81f33d709e904d98
+#   text hash     7281653a8e7de812
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c2ead1c6788fb23
-#   text hash     3dbd2d336fbcea87
+#   content hash  84796dcfba7e7d63
+#   text hash     7261d98ff05d9f45
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7b426fe4e4541c2d
-#   text hash     1c43fbc691a6acd8
+#   content hash  06725d288cea45b9
+#   text hash     b5f38bc0e3d2e38d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

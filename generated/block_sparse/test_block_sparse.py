@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7a3c22af5c0cae0d
-#   text hash     651cfe9dbda59f13
+#   content hash  c008976ca8563642
+#   text hash     d725c24e3ff04480
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

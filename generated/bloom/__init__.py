@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  87432dcff5345b17
-#   text hash     0a6aee600a5ac7f0
+#   content hash  d678971c4d7e47e7
+#   text hash     a7a83bd8559f649b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

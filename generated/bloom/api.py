@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a66d41d9463595fb
-#   text hash     9d142830281a3b11
+#   content hash  3e6e28033293dc6d
+#   text hash     1b58caf7e4a3ad81
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

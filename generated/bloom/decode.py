@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  881f374d62877186
-#   text hash     d622660914f25e76
+#   content hash  c567c83537fe1018
+#   text hash     8673d88bd82ee75b
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

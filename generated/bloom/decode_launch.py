@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e9fa56111843f12d
-#   text hash     7266b286ce99bade
+#   content hash  0d2cd445f4b467cb
+#   text hash     87657526c4e74ec3
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  852e44457398dcdc
-#   text hash     ef697a8d833f6b2d
+#   content hash  1256a7f4013001b2
+#   text hash     f4f38d68c23d5023
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

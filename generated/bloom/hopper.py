@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6f57851c7f0bb42
-#   text hash     d501fa6b1ae9e2a3
+#   content hash  60daa091a6bc5797
+#   text hash     f52a88f0a5fc745a
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bb33b8900500925
-#   text hash     5952420110d83466
+#   content hash  69f6574ff66cfc9a
+#   text hash     c83a30bc915960c4
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

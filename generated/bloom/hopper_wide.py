@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  668af43c244d94c5
-#   text hash     11bf1b5e1b4612fa
+#   content hash  e36d9af2af9a9dc4
+#   text hash     b50dbd5fa1d922ce
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  78c3f3b2139cfc36
-#   text hash     db73f8d6285eafe8
+#   content hash  fdbfe441a678abee
+#   text hash     66ad1cdaeccaa96d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fb17276e456f17cc
-#   text hash     e82a2c0df739e3a7
+#   content hash  f745e15ffdc0082c
+#   text hash     ba7ecbde52cac6dc
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

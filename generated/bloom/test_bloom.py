@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  436e59f565fd0874
-#   text hash     3ca1b97a035c2451
+#   content hash  630f533866132ff7
+#   text hash     5c8db498cae6c40f
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

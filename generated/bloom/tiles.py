@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b092378ae4d4a31f
-#   text hash     01e89938561053d4
+#   content hash  24ecd4f2fec369bc
+#   text hash     e6ad0d1f5351b069
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (512,), 64: (512,), 128: (0,), 256: (0,)},
     "backward": {32: (0,), 64: (512,), 128: (768,), 256: (640,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6799a4d746f92b9f
-#   text hash     61c476035cee938d
+#   content hash  e7d14d7e574d78a9
+#   text hash     1fa2cce308bfdefb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ab05c6b421ef1736
-#   text hash     393ba3519f46b666
+#   content hash  155731184ef173b8
+#   text hash     0abb66ea0c67eab3
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

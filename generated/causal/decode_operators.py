@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ddcc83871571848
-#   text hash     666cf86b93ce56cd
+#   content hash  54c13081a53c8802
+#   text hash     a5a7545e11046e39
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

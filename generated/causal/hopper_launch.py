@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0499fc94876c412
-#   text hash     d506990104cb9672
+#   content hash  8a1b32ea8e1f7cd1
+#   text hash     61217f7c77a5d9ec
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

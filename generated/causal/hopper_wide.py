@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d27a29da511acb7b
-#   text hash     9599132a62f01264
+#   content hash  ac04fadcdc11029d
+#   text hash     b87dd399eed329a0
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3e77c689206f612b
-#   text hash     21679c8b7ea8f541
+#   content hash  647735f31c751f65
+#   text hash     822c031047642d1e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

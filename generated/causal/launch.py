@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a2834cd7939137f5
-#   text hash     cfe6c932542ca6e2
+#   content hash  8e35e5a69d5c969b
+#   text hash     f3ee032f71018381
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c24a2a69aa62bb03
-#   text hash     bc537c4522e390a3
+#   content hash  505fa902e0f49ee1
+#   text hash     54a38e510f27a1cc
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

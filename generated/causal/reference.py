@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6b2059c52ef7ea48
-#   text hash     c6da5a5567390de3
+#   content hash  e3629d03fb5ff321
+#   text hash     28301d0803dc4d6e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

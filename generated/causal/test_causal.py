@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ed05efe8de1cd1fd
-#   text hash     5706911d8b2f5967
+#   content hash  128060e459610ec8
+#   text hash     a567cd2a2e426ade
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c2accd6994d27938
-#   text hash     f9c3cb67efa46454
+#   content hash  8188ff53816fffd1
+#   text hash     65dcd95750fb6c95
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7f1cda3580fc63ac
-#   text hash     803da2c446ad7994
+#   content hash  4781fbbf788e07f8
+#   text hash     55ed646266a4b682
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

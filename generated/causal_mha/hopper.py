@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  64ed47306dff4683
-#   text hash     0f87c19b2407a955
+#   content hash  1c5b9af4ec284f88
+#   text hash     fb9588116715b0ca
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

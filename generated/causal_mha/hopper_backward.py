@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c784b6789a74935e
-#   text hash     40cc76bd2221fec4
+#   content hash  b3d41556d9bbd11e
+#   text hash     4041de689fa88c80
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

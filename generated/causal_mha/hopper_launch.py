@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cdd3a64f0790e110
-#   text hash     cddcd370c507ec50
+#   content hash  6870a772f21d284c
+#   text hash     38440cd179f6a392
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  322277b61caea6d0
-#   text hash     5b2b015ce3e85525
+#   content hash  7438ad90de56f2ac
+#   text hash     bd97974d557a8d3c
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea85d143dd4da4f2
-#   text hash     d66c3c1b589fc1ab
+#   content hash  f4dbc864e48af808
+#   text hash     e8d228cf76acbb7e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  25902e1939072e8d
-#   text hash     da5ede848e7e8d8f
+#   content hash  9c2f3b8cf3512cc3
+#   text hash     2c5e83c42e49d8bb
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6064a78622e62ebc
-#   text hash     b30743b937755fa4
+#   content hash  6a4961139bfbf502
+#   text hash     db2b70820f1b4928
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0325aa65fe107c17
-#   text hash     819f5ff4857ef7af
+#   content hash  34feccfbcc13b144
+#   text hash     700b979d711a88e1
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  57bcd87dc2f44062
-#   text hash     9afa63d511e373fd
+#   content hash  01677bbbf78c6c2f
+#   text hash     52ef1d95bd032ec6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9261d5839e04316d
-#   text hash     2393c0586bc0424b
+#   content hash  cb7ea83a8f948d29
+#   text hash     aa132450fb1c0802
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7b9e1d718f019fbb
-#   text hash     459681906be045c3
+#   content hash  956bd031ff29cf10
+#   text hash     685b284dc147875d
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42e0d394721016a3
-#   text hash     c3b881b64cb20ad3
+#   content hash  8a97d816782a2fd5
+#   text hash     a7dc1196f8daa1a9
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b7f266e7b4ce923d
-#   text hash     98f28dc1a8706c6f
+#   content hash  124b7edc183f1eef
+#   text hash     6659a47076e4b144
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

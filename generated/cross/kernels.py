@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae38af81f42cfca6
-#   text hash     c584293ed5cd16f2
+#   content hash  bd58c9f6b52ae8ab
+#   text hash     60d45912782ff2d0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  703e6bc3e3b4ebfb
-#   text hash     22ccc85d87ea6b87
+#   content hash  a4c7fd156e88b7e1
+#   text hash     a706939f93e7fb30
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  13f00ef12ffb3a0b
-#   text hash     58a33d9b01ff9e69
+#   content hash  92d0c7297fc0fd59
+#   text hash     394954af1d6a178f
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

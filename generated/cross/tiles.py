@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  099a31a7af2e7504
-#   text hash     bd60c653a0c46cbb
+#   content hash  0836b78970907c9c
+#   text hash     d096b96ece031d57
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
     "backward": {32: (72,), 64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  39aed377999bfc84
-#   text hash     9e1089818f382cb8
+#   content hash  4e6d270d6ed374d9
+#   text hash     db5dc6a87d847dd4
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

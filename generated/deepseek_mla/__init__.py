@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  25552b01771a1373
-#   text hash     72079a5b6f1d4d6e
+#   content hash  77f3dd29d49eb821
+#   text hash     f0e3726dce0300df
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

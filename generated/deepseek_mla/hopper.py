@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  acbab058a4d3a45d
-#   text hash     390c3594d0093607
+#   content hash  7a00a9689d0bce27
+#   text hash     0b68050d19473e40
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

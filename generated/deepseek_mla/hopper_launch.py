@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5aa3234292145d00
-#   text hash     5b3f6f93ffbef71d
+#   content hash  4a7f28d7bc20ee6a
+#   text hash     a01d7e4b81deac46
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da2423013ca45461
-#   text hash     e3abeef4987853cc
+#   content hash  89f7ccc3fde99924
+#   text hash     d1ab7e1884b1ead5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  000a89e48d8a38c8
-#   text hash     57c1180a2f5c5eac
+#   content hash  911f1cf0ffd401ae
+#   text hash     e36c4083f543b487
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

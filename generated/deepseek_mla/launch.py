@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  839a228a4c65e5f7
-#   text hash     1cbfc390d4b33c2c
+#   content hash  e2bb9ea62d7a02b4
+#   text hash     7e79e492eb62b0db
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

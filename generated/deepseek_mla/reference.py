@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f27455eb06bb11b7
-#   text hash     5667fc97676d2f21
+#   content hash  85f1d141d2101cf2
+#   text hash     18b9de7a27654b09
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

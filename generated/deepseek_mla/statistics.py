@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e2fbd651b40a44e7
-#   text hash     684fa22141df1dbd
+#   content hash  9f80873273de9cce
+#   text hash     c2cff2517e4d0168
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

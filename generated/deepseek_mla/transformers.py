@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f50e0a14d00b2b77
-#   text hash     f6e95940676aed97
+#   content hash  20c2f063518d9d7c
+#   text hash     2e34b1ab0104701f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

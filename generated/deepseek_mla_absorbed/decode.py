@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7075a2e8883807ca
-#   text hash     97bc39a9945bb441
+#   content hash  b2d0fc2ebb2dbc0a
+#   text hash     04f3313e0f3ad8b5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4be5f3e83ddc3a5c
-#   text hash     acb38ec06a4fb868
+#   content hash  29e9a097167b985a
+#   text hash     b0639763d850bec7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

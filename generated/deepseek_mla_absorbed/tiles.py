@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  716db7c07cb772d8
-#   text hash     200a20d73169f534
+#   content hash  331cb1b63d3778a8
+#   text hash     d8a6f06bfe066004
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

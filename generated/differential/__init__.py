@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af5f765decc5900e
-#   text hash     0ea10c50b69ae6f9
+#   content hash  19fef025e8eee7ff
+#   text hash     f824d90ef75bfbe8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

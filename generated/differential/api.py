@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  93fa74fba95648ff
-#   text hash     caaa976ad9ef5afa
+#   content hash  6ae5312a7172b6d7
+#   text hash     41cc8f14bd2aef5b
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  370d8512afeddde5
-#   text hash     dae384eb50d72ac8
+#   content hash  6d2e3ce8b49ee857
+#   text hash     5521b9d176e2548d
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

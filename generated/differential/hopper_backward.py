@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  60c19c872f1fa9a3
-#   text hash     ac4a6c5ad26e7e0d
+#   content hash  bea24555a1cc23f0
+#   text hash     0f988f4ee00506df
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

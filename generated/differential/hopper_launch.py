@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c4eedee15786c1cb
-#   text hash     62de88d582820236
+#   content hash  3e1ff70faf6bb87f
+#   text hash     aea517009af7f59a
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

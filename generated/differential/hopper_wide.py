@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  295757bf3d4bccbc
-#   text hash     41ceae6c1695d578
+#   content hash  62eae51cb26270a0
+#   text hash     540cb4de85dee203
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

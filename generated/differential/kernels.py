@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  13a112b33d6c361a
-#   text hash     0b22d1537b208135
+#   content hash  8efbe4cd5d0b3e17
+#   text hash     2c91de65eb6a34bc
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f6e1f719b5bf72b2
-#   text hash     c1ac1234cba8d749
+#   content hash  e050b3d399102806
+#   text hash     cd89c8fdd453245d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e00b183c1de6fbfb
-#   text hash     3be65a06853e52d9
+#   content hash  0815cb9ff0ffdfb8
+#   text hash     fd9342951b5b7ea2
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

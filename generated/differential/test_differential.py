@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b4d4a0f58bc2087e
-#   text hash     40c7681f65f62ccc
+#   content hash  04cfeb32af1a8d6b
+#   text hash     a395dc57ed9f2799
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  565cd7872f9e3449
-#   text hash     46bdece971be97ac
+#   content hash  cfacc8dd8622b88a
+#   text hash     d7370f3fc9c0fdbc
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

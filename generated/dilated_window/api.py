@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  108162ca096cab5a
-#   text hash     82943f386ba0fadb
+#   content hash  dd4ae3ee89b2cfd4
+#   text hash     110990d6fe3aa50f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

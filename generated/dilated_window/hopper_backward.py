@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  304ff883ea9d3ba9
-#   text hash     c73385f9fcd2188a
+#   content hash  5c59f7fea106d7d8
+#   text hash     25d03accaae0e897
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

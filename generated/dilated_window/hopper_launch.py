@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8ec13a1c9849edd6
-#   text hash     fba38c8045991e9c
+#   content hash  3ec1325c36218bdb
+#   text hash     9eea339dcf7c00c2
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e3ef262500e76a5a
-#   text hash     896f3305703a9963
+#   content hash  1355bd3180f17ed9
+#   text hash     267b160a8559bf24
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92ac76efee4f556e
-#   text hash     9e724e6d8bfc673b
+#   content hash  e7a1019330a97a90
+#   text hash     6b5f33a191d6e8e3
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {32: (72,), 64: (256,), 128: (512,), 256: (640,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a7fb1ede3fef292c
-#   text hash     cf2eda70daaf6232
+#   content hash  5387181159097711
+#   text hash     34d0d939ae974d67
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

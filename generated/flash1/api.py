@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aaa4623745799a23
-#   text hash     bc62cf8daefdfedd
+#   content hash  497ac01169d1efa9
+#   text hash     9d35a1fbf21441dc
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  61d71453c24ef7ea
-#   text hash     12028dc9df37e228
+#   content hash  ea9f6ac99ab2a824
+#   text hash     db246936dd8bd2dc
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  db49ed5de401dabd
-#   text hash     9a5a2d2663acef36
+#   content hash  bf3e04ff2a36664a
+#   text hash     0fbefbe230d46915
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6639ca2a08c0830a
-#   text hash     43e136ee64809f45
+#   content hash  2bc49a87736a0147
+#   text hash     00d988a1d501c5be
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  90971afec3a3d47c
-#   text hash     18dda6a9f2a45f13
+#   content hash  0b0e37e4b0c6ae9d
+#   text hash     c76ca0154bc29587
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

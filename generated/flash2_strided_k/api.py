@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f26ab4635219fa87
-#   text hash     5bde5a2550083d5b
+#   content hash  3a0df985533bfbad
+#   text hash     6cf9cbdc9e13e72a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d1250e584f7cc866
-#   text hash     460caa9aa4e87c51
+#   content hash  6cfc7fdc086f4f69
+#   text hash     d5facfb1c721505d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

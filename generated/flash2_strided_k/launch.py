@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2884770908e78fcf
-#   text hash     2ce0b870203ed16f
+#   content hash  9e6e601a864f2775
+#   text hash     628810a7d4b65084
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

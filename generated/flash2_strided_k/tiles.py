@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  286851a2b50f6a87
-#   text hash     ffd0720b2f1571b9
+#   content hash  9d88493508c5ff55
+#   text hash     663bd2a07c67f312
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  aa4553434c72dd17
-#   text hash     e45ce96ec43c184f
+#   content hash  9ee617da3380f743
+#   text hash     ff8b8a03fe810cce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b3e85c1f896b8a6b
-#   text hash     69c704e9c01ecd6f
+#   content hash  1dc3abbc32c9988e
+#   text hash     e24c68f7d86627a2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

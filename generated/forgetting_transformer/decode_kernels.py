@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ddd9eb97c8397fc
-#   text hash     0304a8ebfa73ce42
+#   content hash  cd66a147b242f742
+#   text hash     947e517de7e8d8b0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

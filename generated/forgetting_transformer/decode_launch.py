@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a7e60745ba9f968b
-#   text hash     30d000e89236aff6
+#   content hash  1fbffc4bc7b5982a
+#   text hash     022d65ed1257b71e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8d7ac6ce96329f08
-#   text hash     13d2a05743e33bf1
+#   content hash  46c038f1fdb68033
+#   text hash     2329d23e634f6bb4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

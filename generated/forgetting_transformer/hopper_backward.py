@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ea3e5654ba0cfd9a
-#   text hash     f1f084159e9bffef
+#   content hash  3d3f936258659092
+#   text hash     564aaf9fa2c81fe4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  14d2a4765c0a70f1
-#   text hash     568a60fcacb2843a
+#   content hash  99c6c3a3eb710a59
+#   text hash     c051d5d3ae93e685
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

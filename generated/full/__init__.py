@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb0ca1a9d90a4821
-#   text hash     6e4806f615563d92
+#   content hash  0382243cc6592454
+#   text hash     d8e327a5885f12e6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8c0910022c4699ea
-#   text hash     4a8a3d03cfdd4a47
+#   content hash  4c2cf2061ca6acec
+#   text hash     95b91c6fcc34dbad
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

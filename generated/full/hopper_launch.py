@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3a380ce5cef3bf8
-#   text hash     b3dbe01bdad8c056
+#   content hash  f44f128be5e36406
+#   text hash     4ae55d2bc83ba166
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b62f3501efd9f0a4
-#   text hash     53c47f0ab936b328
+#   content hash  20f8e72e9213f322
+#   text hash     58db9df18ca9b06b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

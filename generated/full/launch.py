@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ce845273d8afa410
-#   text hash     7ab22bea27e861ca
+#   content hash  cefacc082884ceb6
+#   text hash     cd8a74fdd1718734
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

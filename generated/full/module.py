@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9e5d2d640d2542e
-#   text hash     8a7227dee3da9011
+#   content hash  1b03b8314c49cc6d
+#   text hash     64f446eac32d20b9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b7cffcfedf823c24
-#   text hash     388e68cb729590fc
+#   content hash  804c7ab327acb438
+#   text hash     4a35ce97f0ea011b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eefab6a674d938e7
-#   text hash     7bbc833844b19d88
+#   content hash  7484b564d279325f
+#   text hash     3d69579e6c4eda0d
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

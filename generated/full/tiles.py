@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1530bc1dc066ba8c
-#   text hash     e940301a61a84686
+#   content hash  3e0923a4ebbe9a19
+#   text hash     1bbfe55eea4d12f7
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
     "backward": {32: (72,), 64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},

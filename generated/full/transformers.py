@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  343826190b683853
-#   text hash     2a19b64260e01c44
+#   content hash  39e8ce265e04c6b2
+#   text hash     80c0174318664ecf
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

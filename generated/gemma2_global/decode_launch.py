@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a2ce201912f52c49
-#   text hash     c0bced483f75515a
+#   content hash  edb42dc9bc76e63e
+#   text hash     d1fa5d4f73ef082c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6652b8baa4d61865
-#   text hash     9ea341325f2693d6
+#   content hash  d39b8f81773c23ac
+#   text hash     2a90c75cf1d73841
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c688f6763a2e5b86
-#   text hash     0e8c6705d5de6c16
+#   content hash  34323c35b4ca3665
+#   text hash     efc54a03dd38863e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

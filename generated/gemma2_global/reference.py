@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f5a8dd14c4ef769e
-#   text hash     27c12fcc34794220
+#   content hash  35398c3c1d26a12e
+#   text hash     4a2eef01ef595f79
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

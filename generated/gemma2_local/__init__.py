@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c79c7ff0b10b52e1
-#   text hash     a2263679be821d42
+#   content hash  c1c3d5985bafe7be
+#   text hash     940ffccf62fe6e36
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

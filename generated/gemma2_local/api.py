@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88c9483db87159d3
-#   text hash     b5976c91f6ec6bb8
+#   content hash  5e3e939b8a4e4a76
+#   text hash     c5e2aa452eb7f18a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2a7150968998363d
-#   text hash     d69f2a0c4b12e0a5
+#   content hash  b5d5c177535011e1
+#   text hash     e50984f45cb4077c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d59aa811056bd6a2
-#   text hash     ffba13f2b2cf536d
+#   content hash  5a8812ae9cb95db2
+#   text hash     aca0b102e22de720
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

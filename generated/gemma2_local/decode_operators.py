@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9f87772b07889098
-#   text hash     4e9035fcd727517b
+#   content hash  0a4c05cfd6765c38
+#   text hash     922de435d422cfa5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0a0e449ecdbb9327
-#   text hash     f53b8b168d1254b3
+#   content hash  9b98a856f9b3a62d
+#   text hash     fa9d355ab81f9e8b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

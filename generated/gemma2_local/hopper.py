@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  adc4a9fa3cae4f73
-#   text hash     dfe59b02a925a8b6
+#   content hash  e7413f02221c863c
+#   text hash     f1d61acdffc4ab41
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

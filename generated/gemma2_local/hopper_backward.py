@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b6d6162d07fe6d5a
-#   text hash     a254da818db17891
+#   content hash  c0ef833d7479402c
+#   text hash     5e9d7afe98d143ba
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ab0c39f8e10a52b
-#   text hash     339a4d46f0406354
+#   content hash  8f50214d8d6f78b8
+#   text hash     0302949d8ae977dc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

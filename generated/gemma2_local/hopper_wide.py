@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  42c638ba6d582b1a
-#   text hash     ddd8b7042495b8de
+#   content hash  2deffd502c916260
+#   text hash     af52d96d78cd4e7e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  924c1bcd78c3a850
-#   text hash     7346e97e825bac80
+#   content hash  e4adb6f59d504dcb
+#   text hash     fa2ade5e00229b07
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0748f8c4578ebec4
-#   text hash     f3db4f774cb2552b
+#   content hash  838699267a453f0c
+#   text hash     fdde3b60da880a62
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

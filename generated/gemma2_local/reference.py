@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c91ec97ec2b077d7
-#   text hash     41e9d854e4693486
+#   content hash  27666d1c4b9a42fb
+#   text hash     c35d7bdde41526d3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

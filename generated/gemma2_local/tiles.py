@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c31a223a69409b89
-#   text hash     77a151181b8a90ce
+#   content hash  5b3694f6f5dad75b
+#   text hash     3ab18d1d9140e7c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {128: (2048,), 256: (1024,)},
     "backward": {32: (72,), 64: (2048,), 128: (1024,), 256: (2048,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d1ba0b936cf009aa
-#   text hash     1eff16f94e2d88df
+#   content hash  d8c3e7db706378fd
+#   text hash     f03930bb8a24c5c1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4614737f66d078a4
-#   text hash     35d70b5ec67b5124
+#   content hash  b79e88f095e4c520
+#   text hash     0fae683e7859cc83
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

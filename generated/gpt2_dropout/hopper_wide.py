@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a00a1accc2c6d97
-#   text hash     5047e4affe856d35
+#   content hash  15fd8270b0246d38
+#   text hash     ffa7c97ac5b98d7c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

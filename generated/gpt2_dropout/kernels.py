@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9b2834755512b3d8
-#   text hash     2bbf8b40042a6f2e
+#   content hash  fd8576abb47f9fdb
+#   text hash     82bd7eec27e8a4cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc72fafd489d93f9
-#   text hash     d063a7149efbdc57
+#   content hash  39a2de6eddc102c6
+#   text hash     510551f48dc686e6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a666363f9f9fbbc
-#   text hash     d3d87fa70c1adc1a
+#   content hash  c3f2aee5356e96a5
+#   text hash     f8f92aabe737be6a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8e9c6d3f1dd342c5
-#   text hash     ee46f05afc7b383d
+#   content hash  049b9128c22db117
+#   text hash     c89d1fc853871154
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  289d3d0f9781711c
-#   text hash     5fc7314a70d87bb0
+#   content hash  4de9d9ea0d501df0
+#   text hash     4d973e9a2de74944
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  662b023db7843b32
-#   text hash     66efb49186abd6f0
+#   content hash  b6644173bcc1f9fd
+#   text hash     538f23f1bdba73a4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

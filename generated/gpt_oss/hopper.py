@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  66d04dc616ca725d
-#   text hash     7fc4d7fa20f81ba4
+#   content hash  a09d3e2fb335ee99
+#   text hash     305beb4f6644f997
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fc8bd2be79776e0c
-#   text hash     593c5c7f56b1a4c6
+#   content hash  911080a2e7d69c74
+#   text hash     f88f2517f1c7fd7c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

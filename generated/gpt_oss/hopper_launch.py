@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5d96c8f501d2f00e
-#   text hash     20eb79785e5adfad
+#   content hash  620e5a94c50fcc1b
+#   text hash     c5aa6dd0d307f477
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

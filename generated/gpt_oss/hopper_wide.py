@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08449a8987837eed
-#   text hash     668e42a0b4dee7ee
+#   content hash  de5d62914343dcb6
+#   text hash     21433df23fbbd1ff
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

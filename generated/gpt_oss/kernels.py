@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a10f4125393482e4
-#   text hash     d9df7924c4df2aa8
+#   content hash  617d2df257211f47
+#   text hash     04683290ad57df3b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

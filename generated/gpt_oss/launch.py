@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  223fcf8b7051f87f
-#   text hash     cfc8919cc93418d6
+#   content hash  380e884ba43ef0aa
+#   text hash     876985661adaf375
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  946af19da986a418
-#   text hash     4eb02f64b197388d
+#   content hash  39110d96bda9127d
+#   text hash     37a1489d34c359b7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a5df06a2183cb9b1
-#   text hash     3921d45475c7d8e3
+#   content hash  b760bf363e2bb00b
+#   text hash     a4fcae7c39dcfabb
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

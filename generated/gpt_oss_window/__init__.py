@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cbdf92daa92fe056
-#   text hash     c9b613ab8dd53820
+#   content hash  05ead590dfedffba
+#   text hash     4deec0102bf8ec90
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  79d9e7c78e523362
-#   text hash     581f5d5931b59404
+#   content hash  88ae1dc90bb9debd
+#   text hash     3d6b49f4f86a2b21
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

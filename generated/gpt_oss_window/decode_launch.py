@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa3d15239fbce7b3
-#   text hash     2b9054d1d31f6c4f
+#   content hash  45762b70bcf6a2a3
+#   text hash     18991ac9a8a84acb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76dc8bcb4ec997a6
-#   text hash     2ffbcc6be4f8e907
+#   content hash  a933a3574f16ce15
+#   text hash     000235e816b947b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  821127d0543a61a7
-#   text hash     2873bc03657665d8
+#   content hash  de6d46229fdc56f4
+#   text hash     e3568a7a7dc3ec86
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bda347c975464a20
-#   text hash     2b1f99d88cc7218f
+#   content hash  77e583e50c2913b9
+#   text hash     02ac06b2b5070677
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

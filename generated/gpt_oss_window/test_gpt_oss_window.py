@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c494c69e4e2bc0d3
-#   text hash     a47d32e6cb84d691
+#   content hash  ede612fe8352de1f
+#   text hash     51ed4ce2b8a8ab0b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

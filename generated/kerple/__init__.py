@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dcb221f607c472fc
-#   text hash     5ab169e44e90d957
+#   content hash  1eb5fd179ad67294
+#   text hash     ffea3fca1c70b746
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

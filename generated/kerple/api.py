@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9e533dda8ae718a6
-#   text hash     dcc569abf5e18d74
+#   content hash  c341b2502a6a8978
+#   text hash     b440466c465dd83e
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

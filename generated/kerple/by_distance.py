@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d63765713e803f5c
-#   text hash     cb3dfdf50992816c
+#   content hash  f0a275dfe5c879b6
+#   text hash     8b1f737a02f81d9a
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c76399bfc7a02cb0
-#   text hash     8c4aebdd309ff75b
+#   content hash  0852ff3fcdc46a4f
+#   text hash     d4b61095b1e77384
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fb4962c57241a6d2
-#   text hash     d1ef7b303d0b0535
+#   content hash  de7edbdf0665003a
+#   text hash     f178a3a776a19ffb
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

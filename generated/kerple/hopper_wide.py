@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb67b67a5ef18614
-#   text hash     44172b1de64ef31b
+#   content hash  34be27a5c897c2b4
+#   text hash     5de4b28cbab58416
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  83ab09f7f933c561
-#   text hash     ecbeec985754fd16
+#   content hash  60c5bd80dfc53c2c
+#   text hash     63e5f79dffb864a3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

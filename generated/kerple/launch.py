@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7779bc43e4c4c64c
-#   text hash     03163c2e1110b29e
+#   content hash  edc2685157690628
+#   text hash     9a121c0a4e51771a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  071c29b6a1995372
-#   text hash     a4b4f2ff3b776b2c
+#   content hash  4480a1b96c9e2a84
+#   text hash     014700678c83bd57
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

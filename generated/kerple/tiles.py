@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1d0ab9c3e4a18326
-#   text hash     0d73a21990556315
+#   content hash  e83f37d22332dc71
+#   text hash     ba2eef9c62904fe3
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (192,), 64: (256,), 128: (0,), 256: (0,)},
     "backward": {32: (0,), 64: (0,), 128: (0,), 256: (0,)},

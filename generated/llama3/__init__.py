@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  62b548ea5df5be97
-#   text hash     cbe654aea47aafbf
+#   content hash  0826c153009ead66
+#   text hash     38fbfc75ae5ceca1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

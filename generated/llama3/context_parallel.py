@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5cb394a062bd8a24
-#   text hash     43a7810635f8dcd9
+#   content hash  f70a2014ef118f5b
+#   text hash     b1e8baa402892caa
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  02a10eec12881c68
-#   text hash     6c6dec8f6e855674
+#   content hash  5c17b0562404b7e1
+#   text hash     e49d0ded304ce23a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

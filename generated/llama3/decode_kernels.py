@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10dcbb6e186c1b8f
-#   text hash     5b214ea6d46b8f62
+#   content hash  fb9ac1b5c6e718c0
+#   text hash     375a8afef6504159
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

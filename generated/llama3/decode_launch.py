@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  019fd7ef9f736829
-#   text hash     20fd3c897dae4f3b
+#   content hash  e06d7cfc45b29713
+#   text hash     4cdb20cd8a7dcbf7
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

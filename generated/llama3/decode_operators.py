@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7db782a36598a814
-#   text hash     10645507f096449b
+#   content hash  76ebf944353b3c7b
+#   text hash     45a12f9b0c87a134
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

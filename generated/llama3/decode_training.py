@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2b72d7c808b795d0
-#   text hash     9cabe94861d35775
+#   content hash  5004077b99313e1a
+#   text hash     b171fb2be2b07799
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6eead756ea5eb8f5
-#   text hash     a21b160a37a901b4
+#   content hash  b751d99179fc6e22
+#   text hash     3c3a45b5aae7d10d
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  952d9d2c2483f678
-#   text hash     8256d46ce80804ab
+#   content hash  8e7fdee440fc92d8
+#   text hash     4692905ff54ce614
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

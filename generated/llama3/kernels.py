@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1af7bd689ad8b52d
-#   text hash     63bf8aff299c1887
+#   content hash  5d4f0f4f3cff3a23
+#   text hash     58df78cebfd8387d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

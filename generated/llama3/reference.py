@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3422b534e5dbfb1e
-#   text hash     e1dc49c8085bc27e
+#   content hash  e3888e72652ff70e
+#   text hash     be26529b93761833
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

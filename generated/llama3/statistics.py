@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e7e0bde388a5c687
-#   text hash     3128868c3d845932
+#   content hash  aec7fb5ed3c88a0c
+#   text hash     1d7b86d77eab79e7
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e857b7a4c3a707d6
-#   text hash     25a66fdcfaa88990
+#   content hash  bd7cd831e5f5e1a0
+#   text hash     d4764a2ed1b640d8
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

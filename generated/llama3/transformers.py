@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0c5d421c37858059
-#   text hash     bbef087283dd19ba
+#   content hash  ab4701a4f207a9d5
+#   text hash     97d9138317f10a11
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

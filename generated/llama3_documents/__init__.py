@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1f914731b8d1ec5a
-#   text hash     4afe8e71aee2a0f1
+#   content hash  d5401b3b4db731bd
+#   text hash     d81299431eecb3e7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bb8238fbc27af62c
-#   text hash     5128bb5a0f5e05d2
+#   content hash  cedca39ae25d904b
+#   text hash     7588fc7e86723713
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

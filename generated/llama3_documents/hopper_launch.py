@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8cf2b0013597834e
-#   text hash     43e818c88eef3b53
+#   content hash  5c1cf8c2083dad68
+#   text hash     9fd0962052b3c858
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cce72d79a5f89afc
-#   text hash     4caf508a192ed6c4
+#   content hash  f391af160ca2c5cb
+#   text hash     1cd7f6f1bf4fd4ab
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

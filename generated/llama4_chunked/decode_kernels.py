@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8d2c760f5a936d60
-#   text hash     c056b8a2adeac9a9
+#   content hash  f1c89d8c4f98c1cf
+#   text hash     ded7835a100cbe94
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

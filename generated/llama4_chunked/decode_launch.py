@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2306f4e36c277bd8
-#   text hash     6666565d313c5f4c
+#   content hash  7434fd34f59c211e
+#   text hash     4c5a9a91c06e3938
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

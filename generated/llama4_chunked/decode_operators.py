@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d224fdb4bf8a5524
-#   text hash     43fac4732172016e
+#   content hash  10cecf5ea1b5810f
+#   text hash     4ed1b00e747811ed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

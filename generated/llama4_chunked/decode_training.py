@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  042e5186032fa1a8
-#   text hash     3b66ea4c54258e05
+#   content hash  a376460d689427bd
+#   text hash     f2e13e0787293c19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

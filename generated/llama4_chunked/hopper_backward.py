@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  19ac97968e9dba31
-#   text hash     3b43554bb07b3fbb
+#   content hash  66a13c3f82844333
+#   text hash     d6ae1a55de13c138
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

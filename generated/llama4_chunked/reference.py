@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97796876bf39d6e0
-#   text hash     e276fa574e5c8ce3
+#   content hash  4e1d74e593bcede6
+#   text hash     359fc1f53b80ce54
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

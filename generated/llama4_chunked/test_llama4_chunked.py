@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5182c8c30ee6fbd
-#   text hash     2d9252852b4362f1
+#   content hash  ba500eeb23ed9934
+#   text hash     002f94adbb91caab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cbaf4821b37bbdc6
-#   text hash     70972f7d598c39be
+#   content hash  402eaca9da536c8e
+#   text hash     2e88e12f4d99f944
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8aaed1a6345a26a8
-#   text hash     8fcd6281397d71f1
+#   content hash  1023aa2fb9d1d1e8
+#   text hash     1935088a4f48e639
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

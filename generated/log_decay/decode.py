@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2f7ae892d74cf828
-#   text hash     d2f08e5b117b7a21
+#   content hash  353568a1b192a86e
+#   text hash     a36776b729404371
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

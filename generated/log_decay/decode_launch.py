@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f758d3f345e17414
-#   text hash     4444933c94b85ccd
+#   content hash  2d8999d828df421a
+#   text hash     cc55e094bdc592dc
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b3bad456471d852
-#   text hash     48187dbfbadc987c
+#   content hash  926f8163aa2e4f9c
+#   text hash     cb63b77cc9b3b72b
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

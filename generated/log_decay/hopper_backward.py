@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3981521eec3580a0
-#   text hash     b45f25fecd2e476e
+#   content hash  cf07f1a51871c309
+#   text hash     203fb2f21b1bfe34
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97248df1b9c54db3
-#   text hash     152e0ba18c7e0b4b
+#   content hash  5e6f5168928d26a2
+#   text hash     84e0c1d5b5d6bdcf
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

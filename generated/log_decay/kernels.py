@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b55daf699e23324b
-#   text hash     bb414b4033dd706c
+#   content hash  920dd77f8d903b4e
+#   text hash     e013fe2bc01c380f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  873d870a09069ad9
-#   text hash     ec4613abfc50b3d4
+#   content hash  a4495ca5ffd21656
+#   text hash     604206056ef97d82
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f41859b32cb2310e
-#   text hash     f25fca2c387768b9
+#   content hash  a185ac7a8442382c
+#   text hash     d8b264835db9f91a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  43cd291af09afa9f
-#   text hash     247c355efa520030
+#   content hash  a0858b6f4d26379d
+#   text hash     b98124eda5d22ce8
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 
@@ -93,8 +93,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (768,), 64: (512,), 128: (0,), 256: (0,)},
     "backward": {32: (72,), 64: (512,), 128: (512,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a2702f5ea69ba806
-#   text hash     1a490adf3a0ea17e
+#   content hash  aae3caad64086519
+#   text hash     d088861cb6f39d3c
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  28c3ef08c77d33cb
-#   text hash     bd32c5661788e70e
+#   content hash  ecaea8da7298bc5b
+#   text hash     1fef51ff52522295
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

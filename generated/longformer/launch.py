@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  683f27a2575a2d40
-#   text hash     29a65110249e8655
+#   content hash  05245c922f7b730d
+#   text hash     26201c1aa5dae400
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

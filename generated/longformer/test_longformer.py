@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  54072b8e3f14a770
-#   text hash     f32e05d8d11819fd
+#   content hash  f33ec60e92f421e5
+#   text hash     fce71c1bf4f63006
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8c5bc441bf1e42f1
-#   text hash     bd76fa94e7e6536c
+#   content hash  bce4575ca775b26e
+#   text hash     cadc5bdc62b67bae
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {}}

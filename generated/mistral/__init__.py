@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aa644fd7431bd8cd
-#   text hash     0ae83f4072154b5c
+#   content hash  9318988dce921482
+#   text hash     de32880c3bdcc07d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

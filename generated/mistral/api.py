@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3577427a03175758
-#   text hash     bc747c5ab19d327d
+#   content hash  03f2d765136e130d
+#   text hash     7e1ba51205019fda
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

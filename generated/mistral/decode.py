@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77c9e2e9550fa8ba
-#   text hash     7f5d3debb065656b
+#   content hash  b2b3c6bf75486bd6
+#   text hash     b5187716241daa97
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

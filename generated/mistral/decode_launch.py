@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1479f175e63574ad
-#   text hash     3761df2fec3be089
+#   content hash  36b8360fc422067c
+#   text hash     f36c21391d11a31f
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

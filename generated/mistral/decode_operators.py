@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad7f28abe23c89e5
-#   text hash     353f9feee6b04086
+#   content hash  24e7ed160e1cd5fc
+#   text hash     6cf8dff8b1e04aea
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

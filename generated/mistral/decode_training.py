@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d061be89bf5d3d11
-#   text hash     c60094f00ff8496b
+#   content hash  f97dcbd7456c6d76
+#   text hash     4df2337834ae27f1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

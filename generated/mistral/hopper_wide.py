@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5ffb6c3b71ad520b
-#   text hash     fcd3312d32d02016
+#   content hash  7ff5cf052d5d4eef
+#   text hash     adf1565116206f4c
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

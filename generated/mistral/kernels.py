@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  830d30308f6527ff
-#   text hash     13adcb61184dfef7
+#   content hash  c77ca423d36c524f
+#   text hash     6d21dd06063d9099
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

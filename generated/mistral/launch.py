@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f17155cb03f80ce3
-#   text hash     e9e8e0821474d1c8
+#   content hash  1718f34309adb820
+#   text hash     709287012fd74f85
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

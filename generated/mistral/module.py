@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  024e277f327cbaa6
-#   text hash     2923c3c4440ac1b8
+#   content hash  82ef1040f736f0fe
+#   text hash     94a7417cd97b31d3
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  054f715c8cd4a335
-#   text hash     3f59925ffe2b99e4
+#   content hash  a4bfa489a39568f4
+#   text hash     a0550672c79fbe01
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

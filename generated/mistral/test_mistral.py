@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e332370e133faf14
-#   text hash     74a1cfd58d27a1b4
+#   content hash  4446e57f4d0cf6d5
+#   text hash     5a395086918a67b2
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b127bafdd6ab6ef1
-#   text hash     b407dcb8985d1300
+#   content hash  004ab356de29030d
+#   text hash     c23743dc786240e4
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ce9d4d3f7f745b31
-#   text hash     e0c0fbd8d7b2115a
+#   content hash  d97690f2142726ef
+#   text hash     0efc96600bcf757e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

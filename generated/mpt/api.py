@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca96c3e9e86eab7f
-#   text hash     1774c28936bac768
+#   content hash  ca5892f183a34676
+#   text hash     cc223413cc40d31d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

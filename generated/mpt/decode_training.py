@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4a6d08c3a8846879
-#   text hash     320821cf6b225f33
+#   content hash  981cd1d662f4baaa
+#   text hash     1b11953362cf9339
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

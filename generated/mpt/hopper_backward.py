@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d595edf470fa8413
-#   text hash     67496bd8f2486db9
+#   content hash  b5f21441a51da810
+#   text hash     6c9b8d96cf0be4c8
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

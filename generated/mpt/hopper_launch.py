@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5b4ec44fe7a8596e
-#   text hash     a10e5bf936165a49
+#   content hash  42a66ecbc1eb5558
+#   text hash     01e7f160a50b2c26
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1bf0cab7531cfc6f
-#   text hash     32fd0196bf3c67ae
+#   content hash  1e689733c0ecbba8
+#   text hash     3c45104a97b48667
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

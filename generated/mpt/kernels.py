@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0cb540b184b07152
-#   text hash     ce40ec8174fcb7a9
+#   content hash  a3d9f4cc0fbacb13
+#   text hash     94d814c56692c9ea
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

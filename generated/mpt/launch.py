@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b43acd6dad1fc9f5
-#   text hash     5075dc9036c9c5cc
+#   content hash  ab3cc25b8050f5d0
+#   text hash     f1fe628a5b440dca
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  26961ebcbaa1ca1b
-#   text hash     bb41e501ee03be35
+#   content hash  a53bc62bbabe6686
+#   text hash     0cfbd46b548c0b15
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

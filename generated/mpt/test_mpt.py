@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7e7ff84092b2691
-#   text hash     74368f7d36c95860
+#   content hash  adee60dd3e152ab9
+#   text hash     800b8fc4518d4c56
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

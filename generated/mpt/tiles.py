@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  218c5448207babba
-#   text hash     33824c768201b998
+#   content hash  13af6928babb4756
+#   text hash     c32a96d97c2f27d1
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {32: (96,), 64: (1024,), 128: (1024,), 256: (1024,)}}

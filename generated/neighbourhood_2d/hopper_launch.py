@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8596d0fbda9b9049
-#   text hash     a348cab86d9043bb
+#   content hash  513d5777703b5638
+#   text hash     c52f880d2c5d0edb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

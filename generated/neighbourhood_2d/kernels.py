@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3cddc8ec02af9f35
-#   text hash     dd51d10b88e1d1e6
+#   content hash  3cfdb18436b4d9ab
+#   text hash     c2e828d0fa8a5b1b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8da2ec55e7114d78
-#   text hash     754c92af9ec33d21
+#   content hash  8db52861e9316a7f
+#   text hash     24da9703bcba1152
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

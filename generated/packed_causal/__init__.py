@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50e226d900dbae6f
-#   text hash     cf352e1e1077a45b
+#   content hash  673395e938c24947
+#   text hash     bbb87c123598de5b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cffbcccb0ae03127
-#   text hash     9dd868e637709aa1
+#   content hash  d71c1a62ccad339f
+#   text hash     ff8510c70035d315
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

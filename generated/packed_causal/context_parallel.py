@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  111731160a2a0af4
-#   text hash     d0c9f9f8cde329cb
+#   content hash  c659d1afdaca2245
+#   text hash     cfa7999a5da5b393
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

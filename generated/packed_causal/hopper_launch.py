@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d8348f2474d1b5b1
-#   text hash     7fbc97bd928b8b7e
+#   content hash  2c0cb555adc3ff08
+#   text hash     eb68a53abd0b36e8
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

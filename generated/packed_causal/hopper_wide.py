@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f355a2c4568845a3
-#   text hash     e528cc1582f6a2fa
+#   content hash  dc281d838d605c91
+#   text hash     a642d9b577d31594
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e99df4ea1cd4330a
-#   text hash     ee929a85d2993fee
+#   content hash  71988e7040d41f58
+#   text hash     c9a66c933532adcb
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4525d03a6aff5c1e
-#   text hash     a91279d9c89830b3
+#   content hash  c57492629b0e08f7
+#   text hash     c014e31e64c41bbb
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1aaa6984d012436d
-#   text hash     757a5c0d4f0f5a49
+#   content hash  c2dca5794dfabe16
+#   text hash     9bfc12f425aa3b51
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

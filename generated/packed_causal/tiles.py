@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4b3315cc9c08950e
-#   text hash     819766c97d2b7dd8
+#   content hash  c43d24b1f6117862
+#   text hash     d2ab88339c259517
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 
@@ -112,8 +112,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (2560,), 64: (2304,), 128: (1024,), 256: (0,)},
     "backward": {32: (1024,), 64: (1024,), 128: (1536,), 256: (1024,)},

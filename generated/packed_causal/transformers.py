@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64fdd0d66f0ceed8
-#   text hash     c02f306aa85db77a
+#   content hash  71284e05120400c1
+#   text hash     f94b9374a00ca536
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

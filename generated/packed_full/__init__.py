@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dfe0e3951bb67aa7
-#   text hash     0a8f9dd6e24f613d
+#   content hash  c50cba995eb7220a
+#   text hash     d50331e49a5863c7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e9e38586079bc320
-#   text hash     ef74124c5521e132
+#   content hash  e8ac2a742b6758fd
+#   text hash     79323941a4e033e7
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

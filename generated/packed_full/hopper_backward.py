@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f10c467d5ada1d56
-#   text hash     1ec369eb764ffa59
+#   content hash  fd2d9c238b0ee48b
+#   text hash     1cf453a37e1febaf
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fead69f0fb66fa6c
-#   text hash     512d4c16aa17e339
+#   content hash  011636319e9707d0
+#   text hash     6ace25f66ffdbf28
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

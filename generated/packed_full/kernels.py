@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bda4dbf19f75609d
-#   text hash     90c8cdfa11031a0f
+#   content hash  789af883db136521
+#   text hash     8c4758c70278a038
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

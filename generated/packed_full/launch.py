@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  878ff3d4a9b01907
-#   text hash     8ffa4dd035b837bc
+#   content hash  ba862b4efa7a1dfc
+#   text hash     b31bf8c8ef76e174
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  976be820e73be890
-#   text hash     d12173c734119841
+#   content hash  40dc4eba8492bf01
+#   text hash     09c73db56e3bd5a7
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

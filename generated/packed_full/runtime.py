@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  7d666eede22a4ed7
-#   text hash     11b51beedeb7cf6f
+#   content hash  3350bc5dea417742
+#   text hash     f4a582624fe534fe
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -677,7 +677,7 @@ def in_gluon(kernel, grid, told):
     # registers per thread before groups of warps redistribute them, for three groups or for two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
-    least = 32 if max(told[x].block_shape[-1] for x in ("q_desc", "v_desc")) <= 32 else 64
+    least = piece(told["q_desc"].base, told["v_desc"].base)
     told |= {name: max(told[name], least) for name in ("BLOCK_D", "BLOCK_DV") if name in told}
     grid, told = (in_turns if forward else by_groups)(grid, told)
     for name, x in told.items():
@@ -972,7 +972,7 @@ def vector_source(x, rows):
 
 
 def piece(q, v):
-    """Columns of the pieces of 64 rows in which kernels for Hopper GPUs add up dQ."""
+    """Columns of the pieces of 64 rows in which kernels for Hopper GPUs add up dQ, and the fewest that their tiles have."""
     return 32 if max(q.shape[-1], v.shape[-1]) <= 32 else 64
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2c6826a28f4bd2d6
-#   text hash     4d18d4c62bdcb146
+#   content hash  df1d7f70a1a25136
+#   text hash     43b344fe37067329
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  64d605a23f83bf6e
-#   text hash     2b0e0804f5f64a70
+#   content hash  e7d935bb4355d30b
+#   text hash     a4c96a2c95083b15
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (1536,), 64: (1536,), 128: (896,), 256: (0,)},
     "backward": {32: (896,), 64: (1536,), 128: (1536,), 256: (1024,)},

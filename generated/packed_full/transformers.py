@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8d6f97df41483d42
-#   text hash     0496aa1b7d2ba7ac
+#   content hash  aeba46c85c269650
+#   text hash     175af55f4c6947d3
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

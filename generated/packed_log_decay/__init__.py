@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  673d8b9e6c01cd62
-#   text hash     17186a94913981e8
+#   content hash  d5e1b6a4ece38bd0
+#   text hash     4ef1717e69f98e56
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

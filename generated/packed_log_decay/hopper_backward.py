@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a1906f8a2ed702af
-#   text hash     553c2a9481ca1a9b
+#   content hash  d19f76020ba5f8b1
+#   text hash     50380fece1cad62d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

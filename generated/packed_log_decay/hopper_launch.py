@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2f2f619a6c0725d1
-#   text hash     b287ce24e3cb5533
+#   content hash  269a3dfb8d4676ca
+#   text hash     16ebdb46dde472db
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  adfb282073195c46
-#   text hash     1c366baa9d38bb61
+#   content hash  dd5f87ae7a6bf687
+#   text hash     f77c6c2ba0fb05d4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

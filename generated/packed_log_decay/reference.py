@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0c6413ad95d77b46
-#   text hash     016ca4148dd6d9f8
+#   content hash  bfedb17084cc2d8e
+#   text hash     6cef7944af0ad3b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2d5439a9078a5b67
-#   text hash     823a6286fb0b6623
+#   content hash  dc0f1771df1cf61d
+#   text hash     1d070e57ea264e63
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  96e88cca5a1cc057
-#   text hash     24789cfa6d8aa911
+#   content hash  93ee112692eae370
+#   text hash     02309947b20d90ec
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 
@@ -93,8 +93,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (3072,), 64: (1536,), 128: (0,), 256: (0,)},
     "backward": {32: (512,), 64: (896,), 128: (768,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  262136f3da0268bd
-#   text hash     be92e4b81023f350
+#   content hash  f9a3a4cae2647c6b
+#   text hash     7cd6ec2f8dc1ce12
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

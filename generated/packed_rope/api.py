@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b33d3a70afff9b2
-#   text hash     a856afdc3f92b24c
+#   content hash  f02a63062e2f85a1
+#   text hash     c3fd63263fc7b52d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

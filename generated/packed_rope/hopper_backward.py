@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1d7340755e0261de
-#   text hash     0fc6bdb7d395d4e2
+#   content hash  d73ee51084da4180
+#   text hash     93eef8825e8b5dda
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

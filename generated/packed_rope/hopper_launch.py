@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2ff6fca0273b425
-#   text hash     a966267a976e185b
+#   content hash  e9a499bdbc691cf1
+#   text hash     5f98aa8c191e0d17
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  420cc1224e650ea7
-#   text hash     dbe4c6cd0b954731
+#   content hash  7459a3e41e400b2e
+#   text hash     89da4d8ed8ba357e
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  327248d0a2ed33c6
-#   text hash     b27cb176e1be751c
+#   content hash  8f38853b1a9d180a
+#   text hash     286427d63c92b204
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ac74a0b805eb74bc
-#   text hash     486fcdbed0d707b6
+#   content hash  ad6cd920dee806b0
+#   text hash     5e33f7d06a7b2036
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

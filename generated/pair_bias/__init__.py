@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f3e59f6409caedb
-#   text hash     b885a33a92591b85
+#   content hash  e9dc9bf029abb5e9
+#   text hash     c4dbac92dfe4b3ca
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fbe7fa61bae476c3
-#   text hash     7f4dae704c030a4c
+#   content hash  3f51156a75310829
+#   text hash     b57af0569fd917f2
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

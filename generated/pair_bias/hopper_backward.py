@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d43b1f40df34f7cc
-#   text hash     1bbe45476fbc82b7
+#   content hash  4e6d7d9769f28a34
+#   text hash     3bdcd7970d35499a
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

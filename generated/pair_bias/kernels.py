@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  180109047d013e8a
-#   text hash     c539569ed721fd8d
+#   content hash  13104e0d4db12532
+#   text hash     f260269dbfa22410
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  292765b00c75eba9
-#   text hash     2ad68f3502405e62
+#   content hash  b2a309cdd80f193e
+#   text hash     7c4a5e24a45935fd
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

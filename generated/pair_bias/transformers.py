@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3bf3a5c4d288e503
-#   text hash     c211d7abc20581d9
+#   content hash  67b6d063e691c5f8
+#   text hash     67f7013d075f7721
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d82b3fcf9f44505b
-#   text hash     be15122acd6eeea0
+#   content hash  0aadde247b8012e7
+#   text hash     cda193d17e77da3b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

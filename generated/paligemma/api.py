@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ea39c28fd58d271
-#   text hash     7a221281b872d628
+#   content hash  7e026ddcbb5634f6
+#   text hash     b108c7267e3dbffd
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

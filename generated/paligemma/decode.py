@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0acfc7e9f4349632
-#   text hash     0714f8ec527293f5
+#   content hash  19495fff1e49ece1
+#   text hash     f205bd9de07aed68
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65cd1416d4bfa442
-#   text hash     506fff0e96f10e89
+#   content hash  e25889eb2fac51a8
+#   text hash     f0a84fe06919511e
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11d551df9931d3a4
-#   text hash     50bb4b0849833bf2
+#   content hash  295ff287e971e02e
+#   text hash     72dfce5993d4efb8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

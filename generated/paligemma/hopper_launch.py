@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  940cb4c258259a39
-#   text hash     d4cbde68031f59c7
+#   content hash  b53202ede58a1af6
+#   text hash     a590ae0544f1a65a
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  69564c2be6072bb2
-#   text hash     d4b55bec9939e497
+#   content hash  8f45361459a18e5d
+#   text hash     ee381302ee450394
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

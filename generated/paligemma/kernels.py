@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf8f67083c5fbd32
-#   text hash     8167cf8de139bc8c
+#   content hash  befc30519559c6f3
+#   text hash     6fd9b2bf5b6923fe
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d912818c5191b359
-#   text hash     ae915b436f2a4acc
+#   content hash  efd52c7191b1c97c
+#   text hash     c1171bf170edc451
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

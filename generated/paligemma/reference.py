@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc2652d0f6927077
-#   text hash     712d5d7acc142b75
+#   content hash  dcaa8c10117f1e3e
+#   text hash     008a4850571cd182
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35a6834e51cd8734
-#   text hash     d2ac70fbfae6a5cc
+#   content hash  2f171dcf9b2bed6c
+#   text hash     855c89c94e9ba618
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b5357e8f43a13728
-#   text hash     d0aed0a935b46d18
+#   content hash  1588aa27457bd0fd
+#   text hash     dd44236cc3f1213d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69465c8888888adc
-#   text hash     b956555d633d14e0
+#   content hash  1963f1f69b6f00de
+#   text hash     774052f5102a5927
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  225ec31143a930a8
-#   text hash     d4fc65302aced4f2
+#   content hash  8881ba4e2dc9e885
+#   text hash     b3ffd9231da51a72
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

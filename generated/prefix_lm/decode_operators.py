@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d82516ca202c83be
-#   text hash     1b09f5350b683cb4
+#   content hash  4871297360419726
+#   text hash     63d5bb3c9ab9e894
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e5c9c456c3e7b40d
-#   text hash     ec5d836ae7bc82f2
+#   content hash  7525d4535f9bd65e
+#   text hash     052fc3651a9225e7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

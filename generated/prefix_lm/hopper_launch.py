@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  607fd570f285ea2f
-#   text hash     eeb5af83a445cb03
+#   content hash  65f5453f798d0d3c
+#   text hash     42fd1b0f3280bb0c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0ec83f16652df834
-#   text hash     54e9c2d48654ee0c
+#   content hash  1d9753af9bf4d03f
+#   text hash     37cfaf59c2343d4c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  71a9e2eb84c49d86
-#   text hash     f0ac63e4893fd901
+#   content hash  01ad429a6a3047f5
+#   text hash     7ca590ec1db1dc3a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

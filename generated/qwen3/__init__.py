@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cac4e63079ddcc7c
-#   text hash     557a93f8dbfb46e7
+#   content hash  890eb4638dc5be12
+#   text hash     715555b360ba7994
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

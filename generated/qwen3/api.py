@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f4047410b2befe7c
-#   text hash     668c4a099430f606
+#   content hash  d974bb1578f3711b
+#   text hash     0af8446c7d79f081
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

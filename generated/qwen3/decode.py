@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b648f0c67939dc1e
-#   text hash     46091fb29cd8db28
+#   content hash  7cb470d540dcb0a8
+#   text hash     8e1fd51b9739f813
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

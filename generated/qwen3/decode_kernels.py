@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ed500dbf10b2acae
-#   text hash     1f1952208d020aa2
+#   content hash  a99fadf95a79344a
+#   text hash     3a3dabfd29551ffa
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  20c24c95e5b69f72
-#   text hash     36f5d2dcf52450a4
+#   content hash  81eda04460e7a162
+#   text hash     2e44017c38f8f872
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

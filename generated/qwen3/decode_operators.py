@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9478b7a58aa1c021
-#   text hash     5e5b330c224bd107
+#   content hash  953a2dc5978c3652
+#   text hash     76b3ada571c770fc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

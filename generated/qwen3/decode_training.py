@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c1f73d0b127f6f6
-#   text hash     c860e0b29934f95c
+#   content hash  bbdd5fed6f579c8c
+#   text hash     d77a4bd849b59880
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

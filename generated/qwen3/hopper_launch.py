@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  537b31b1017abcf6
-#   text hash     8654259f3eca9582
+#   content hash  f70374d488d85fbb
+#   text hash     4c3687523fe205b9
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

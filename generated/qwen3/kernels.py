@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3826acaedd1ade04
-#   text hash     d088a9d72f930aa1
+#   content hash  bd5e6f5304470f0b
+#   text hash     d6796ccf6d79a930
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  de8058b6b0084648
-#   text hash     d44245047c8c5b0e
+#   content hash  f3e74e6825b9267a
+#   text hash     e5c433475ba9abe1
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

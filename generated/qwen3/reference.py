@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca0cf7678471f779
-#   text hash     0292b1fca26138c0
+#   content hash  9b5e2b6d75c22c39
+#   text hash     d123612b39073eee
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb24c6e4b02dff18
-#   text hash     2ff1cd68a8041d46
+#   content hash  7bcf813c9257e770
+#   text hash     40be67febb5029cf
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

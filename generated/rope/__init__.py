@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b8fc16473be5c1f8
-#   text hash     8abe03e78fea0925
+#   content hash  fe474577f605f1e1
+#   text hash     ab73b139a52ed951
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

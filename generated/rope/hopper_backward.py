@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e4862100f928f6df
-#   text hash     6af5f445b0bc206d
+#   content hash  4c1a1878cc759cc1
+#   text hash     100ddb3138439af0
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  967962a6a55201db
-#   text hash     dc0c32881ebbd1ee
+#   content hash  fe3534b837352c1c
+#   text hash     126dd91d7937bfee
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

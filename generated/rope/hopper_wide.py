@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67466e124f6824ad
-#   text hash     b6b46bc7ddc8be2b
+#   content hash  e8cedec2ffe097ba
+#   text hash     b4d0ce3f4abaff82
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a70038ce48b16a66
-#   text hash     73f5c9acee183094
+#   content hash  a5ca89a7bb63b1a7
+#   text hash     47cf5ebbc43a3c3f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d12a3b6b76d8805e
-#   text hash     7a52a3031b162e65
+#   content hash  dbbc4f227261f7e9
+#   text hash     29d945453f00386d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7a3dbf3c44c44152
-#   text hash     24a4164c737d264e
+#   content hash  f19bbba6d7ef1da8
+#   text hash     590118fd95db7e9c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

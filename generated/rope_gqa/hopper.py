@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  651fa3d8e5c7649e
-#   text hash     fd1b21e82cb17116
+#   content hash  99e24b2fa10f305e
+#   text hash     048fbf4ccc43f77e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

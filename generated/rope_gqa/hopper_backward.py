@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f89d4c1426162fbb
-#   text hash     6580fd3250de7fdb
+#   content hash  e9db64e4df0e4afa
+#   text hash     fbea3db527cc0ca6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

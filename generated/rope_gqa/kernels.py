@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2c4fa2f6b90a5da8
-#   text hash     ba7ddf13842a45da
+#   content hash  5120420c434ca0b7
+#   text hash     10a9ff2276850247
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  55a73aab35d5cfa8
-#   text hash     6c604ab9f26b060e
+#   content hash  ebc3f6089c440fb6
+#   text hash     afc4821d0645e586
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

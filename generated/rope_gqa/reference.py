@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  854f1856955aa989
-#   text hash     8790a73e3498bd29
+#   content hash  1ec7081ea44aa518
+#   text hash     5e3c8228fe252d59
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2df4e92e8c7ab383
-#   text hash     380cc682e60225f5
+#   content hash  0c3667f65c6e8f23
+#   text hash     91c476c3bd720dda
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

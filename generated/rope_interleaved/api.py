@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ec0bd2e552c6408
-#   text hash     d03759fb7d850f5f
+#   content hash  e55abc1c82d2f895
+#   text hash     5a125fbb04dffcc2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8453d05dd8250804
-#   text hash     e548d6a6b014b84a
+#   content hash  53f07bf89a9314e5
+#   text hash     c6cadde843ea948a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cb9fb84635519895
-#   text hash     a15ab6b897b0834a
+#   content hash  83e6c2ce70ceb861
+#   text hash     cfaede41b105145e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

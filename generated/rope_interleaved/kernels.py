@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3fbfcc87d5b8e601
-#   text hash     610462bca140b2ad
+#   content hash  4c91c3cf2b32c308
+#   text hash     d98a095e5b812cd2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

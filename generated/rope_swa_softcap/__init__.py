@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8412214912162956
-#   text hash     71276e46c6d0a72c
+#   content hash  0eedab0edcdf49fb
+#   text hash     9872e6ad8c086ec0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

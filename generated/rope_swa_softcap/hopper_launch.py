@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f76b9966de899cd6
-#   text hash     5cefc8aeae9891fb
+#   content hash  ab404f43c718ee54
+#   text hash     1d6737e328e1030c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  aee2b42efb8af66c
-#   text hash     75bd33478104cf6d
+#   content hash  68382976c606b41b
+#   text hash     1f040a4f43c6a2db
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

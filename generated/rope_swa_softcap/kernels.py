@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e77128da8f0e622d
-#   text hash     5b0b65303fb576ac
+#   content hash  c54840d82d428d50
+#   text hash     5f32d085bc2b5cd4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bf7fe93a8156e8bd
-#   text hash     853db4b2082fdb04
+#   content hash  35fb1b93892ee14d
+#   text hash     64a860d4bffc9038
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  92d1db97cf3d958a
-#   text hash     62badb8f8b98d1cf
+#   content hash  bfdb2f7160e619ac
+#   text hash     2a57934932de6ff1
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

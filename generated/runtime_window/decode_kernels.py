@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1bb1aca2b899e9e1
-#   text hash     12adb9af858f3c3c
+#   content hash  89acc1b3ae6f6948
+#   text hash     563e964147152dd3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

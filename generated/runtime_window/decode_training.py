@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5aba02b4dc946a05
-#   text hash     a60145a1f126e38f
+#   content hash  d51bfa9a567839d6
+#   text hash     ebda4c90fca1c64b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b462315792aa7874
-#   text hash     e1149044a333b4f1
+#   content hash  6f2ba5fcc570e7a8
+#   text hash     b6b6ae670d5c5302
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a13e7cbf560fa36e
-#   text hash     52f61d1b88226713
+#   content hash  60df07e9def18623
+#   text hash     ba06d35a583dfe94
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

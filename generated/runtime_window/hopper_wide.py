@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8d82e3dcc4606aea
-#   text hash     b2e277536258a446
+#   content hash  9aca35bcf889c68a
+#   text hash     5606a410e2257808
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b0518ca1f9e03c86
-#   text hash     8bb99d359b27b1f0
+#   content hash  3df63f72c1a53e58
+#   text hash     3075603fcdb0aa7c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

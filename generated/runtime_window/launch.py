@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9034cc321fef7b6b
-#   text hash     4e668d79db6e97f1
+#   content hash  b743824055b67906
+#   text hash     50f3e69ad9fb6a51
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d2fba3a862e74fe6
-#   text hash     db07d42fefaab25d
+#   content hash  2ccbd4bbedc8c317
+#   text hash     9315f926b708b566
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff4f7b8db8fccc3c
-#   text hash     6c77eaad1f8ba315
+#   content hash  695213a956a10674
+#   text hash     344dc8ad5d821819
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

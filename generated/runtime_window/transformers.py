@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  05a4c8c8958bfdd6
-#   text hash     c0552a0708dbe839
+#   content hash  934d5c6c9cd4368e
+#   text hash     9a3cd0282c45fd4c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

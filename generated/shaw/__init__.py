@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c52e018029e3533
-#   text hash     cdc6aa798456c4e6
+#   content hash  0ec0001b96dcc30c
+#   text hash     14764961a19489f4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc882e1cc4cddbbc
-#   text hash     1590281567e28b53
+#   content hash  b63a39063b3b8502
+#   text hash     1c2c04952f4c0aa7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  35e20cfd54e541de
-#   text hash     01fc0e856a0c6321
+#   content hash  94fa534893f5091b
+#   text hash     d69c09a793b5cf17
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e0eeb36b3c6ab4da
-#   text hash     71c8be2eb304428b
+#   content hash  f99b7c81a5f46ad7
+#   text hash     01ceda80dd777019
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

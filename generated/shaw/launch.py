@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e80b7baf0dbef416
-#   text hash     bfb0fab64dc135d5
+#   content hash  4348c96df952b967
+#   text hash     a157b1f5ef2ff04e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dd24198d32c4d4a8
-#   text hash     11c42ac120785e5b
+#   content hash  33cf6dd2128296f7
+#   text hash     7583893299cc6518
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 
@@ -88,6 +88,6 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {"forward": {32: (0,), 64: (0,), 128: (0,)}}

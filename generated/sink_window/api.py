@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41f42c8b053fd17d
-#   text hash     1a72b49339a3f984
+#   content hash  deab3a58f9857d24
+#   text hash     c90dcd357a7bcd4c
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d8d09555a05d0d80
-#   text hash     a3c3c64a0d4a64ff
+#   content hash  8dc49f92144e4db7
+#   text hash     9f899231d98089cd
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

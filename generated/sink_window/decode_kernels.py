@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  017f252d519b010b
-#   text hash     7239eaac85715a46
+#   content hash  f1e0c6f4f57d77d7
+#   text hash     203e42d83673a8b8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

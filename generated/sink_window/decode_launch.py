@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c56cbcd869fcbecd
-#   text hash     5f4a0f3799dc4e32
+#   content hash  705fe9392541ad95
+#   text hash     60ac68f111820f10
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  df1cab72d7585e24
-#   text hash     c58fed9d373e3e49
+#   content hash  27b1e1c6892b4fb2
+#   text hash     ad4c13c52aba4ff3
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d346eb009426e5f9
-#   text hash     11badebf10d056b1
+#   content hash  a5717789203acdf8
+#   text hash     d504100e6d8fa3c9
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

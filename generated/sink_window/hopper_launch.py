@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  60b1a9e034b2650b
-#   text hash     429c37d40972bacf
+#   content hash  d7ed741466fec06f
+#   text hash     b495482ffeac4045
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

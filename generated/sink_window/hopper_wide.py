@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1edbc43c17e99e42
-#   text hash     202d4b57586137fa
+#   content hash  30213df69f7fe632
+#   text hash     5b25b087d72e9246
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c256b50db86c600d
-#   text hash     be332d1dd37f4d55
+#   content hash  ab0b24aad5b9ff8f
+#   text hash     2e200c664d86c318
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

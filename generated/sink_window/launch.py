@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  06978ff282dc3b2c
-#   text hash     1f8f276e0a3580d8
+#   content hash  d9026d241af74a5f
+#   text hash     44bc7aa92e0f685c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  367759ca46104ba9
-#   text hash     303f64538441569a
+#   content hash  849c8e3af50ef77b
+#   text hash     5a44a4f309c14483
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  68f2f9c83a164ad5
-#   text hash     4b870bd50570b50a
+#   content hash  b1f1516629a2198a
+#   text hash     011e1b1b04a0e6cc
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  96a0942907cef20f
-#   text hash     26c67cc17778e132
+#   content hash  3765bdb5f0d553a0
+#   text hash     1cbead9dbcf0bc91
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -112,8 +112,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
     "backward": {32: (72,), 64: (256,), 128: (512,), 256: (640,)},

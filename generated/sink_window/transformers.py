@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4467d68c07bc35b3
-#   text hash     b2eef9eb18dfeee1
+#   content hash  cf17f685f4dccba8
+#   text hash     d13fd094003bb4d1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

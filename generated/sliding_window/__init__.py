@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c74ef6d725f0e31
-#   text hash     c6bff1ce6d974db7
+#   content hash  9454f28b78a2ce5c
+#   text hash     fd063429dcd37f70
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

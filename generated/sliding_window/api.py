@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15fd1edcecfef906
-#   text hash     dd95860dfc1a4071
+#   content hash  fc8c4f3751343a26
+#   text hash     5141d193b2b0cc6a
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

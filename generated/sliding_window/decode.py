@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  01c8208c87e61cb7
-#   text hash     6f1c0c8c1a43f0a9
+#   content hash  a6b5458fdfb87afd
+#   text hash     12d87fa5e1cb9e32
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

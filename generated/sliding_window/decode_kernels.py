@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2849b2409847a779
-#   text hash     3f267e846edd0407
+#   content hash  87e1e2194d822ecd
+#   text hash     c81b656facd20fa3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  badd108910499b37
-#   text hash     835eb3844862a773
+#   content hash  639bb5a7592a7e22
+#   text hash     69c92427ac06fce4
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

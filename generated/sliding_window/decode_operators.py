@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  405d18019dec7361
-#   text hash     c273bf13872d3f4c
+#   content hash  c68c0ece0b9ff5fb
+#   text hash     d6f2731113475b3d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

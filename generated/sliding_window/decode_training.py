@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec5fecc8717045ac
-#   text hash     6fb2a77e71d8cf75
+#   content hash  c307a1c80a36795e
+#   text hash     653a3e270279571e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

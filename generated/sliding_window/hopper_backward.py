@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  37f9da97cc6f972d
-#   text hash     47369035c1030f35
+#   content hash  ca5582f1ec9196db
+#   text hash     9d73968fcc798dd0
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a0f56c4e07386e62
-#   text hash     1562bbe15eb49aa5
+#   content hash  a52484dca741545a
+#   text hash     435f3c8ebb312bf9
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

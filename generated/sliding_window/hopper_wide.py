@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  58615c32bc431d64
-#   text hash     593858d06f194b6c
+#   content hash  482c2d13ef0ddaf7
+#   text hash     0a118a94249514e8
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

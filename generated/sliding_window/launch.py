@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  708fbd3834aaf5cf
-#   text hash     e0b799aee3f84565
+#   content hash  6747fe84855c913b
+#   text hash     d2102d57341cf283
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

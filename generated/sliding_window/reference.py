@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  018daf0c2b54a380
-#   text hash     07837c549c319ade
+#   content hash  b0aad04debb25f8d
+#   text hash     2fbdf34da6557581
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

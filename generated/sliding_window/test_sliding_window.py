@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8a4b219903d017f7
-#   text hash     7cfeda168bfb417b
+#   content hash  7217b184d305e0c6
+#   text hash     ad80891c83cd8ded
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

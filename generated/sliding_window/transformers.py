@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d2796a07c0b70f9
-#   text hash     9c91a8f44441a926
+#   content hash  94843fe1b8cec601
+#   text hash     c9de701098ec00a8
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

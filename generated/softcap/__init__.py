@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e01224a36c2d3895
-#   text hash     4d8e7b177fc2c35c
+#   content hash  60904d1b2e23555b
+#   text hash     4937e45b3260d10d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

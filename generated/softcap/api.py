@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03e9ce07a88aef46
-#   text hash     ee4fbffe526cb594
+#   content hash  e6ccbe11eeaa12c2
+#   text hash     03d35f76dfe39a3e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

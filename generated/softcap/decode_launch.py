@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  527e36136611e74f
-#   text hash     ac82684b7572793e
+#   content hash  280c4210eb35f96a
+#   text hash     393d7c6a01c95ace
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  09f9ec36807d1dd2
-#   text hash     28f8a5418e7b0765
+#   content hash  1229d074521641e0
+#   text hash     68a1f5f8e9f61dcc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

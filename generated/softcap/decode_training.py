@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a268d4cc1ef28d96
-#   text hash     ccd5bbc52e6cd558
+#   content hash  fd83cfc88b11dd7a
+#   text hash     299dc096c022fc2f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

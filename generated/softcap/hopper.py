@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  98da241dfcb81543
-#   text hash     59a6749a8b48c663
+#   content hash  18e0191c93a5d5ca
+#   text hash     f91836295471cbfb
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

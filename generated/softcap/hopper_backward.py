@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  68a8eab47f6fc7c8
-#   text hash     d890eb29d71924b5
+#   content hash  3370d402bd794a23
+#   text hash     affde7a501aecdbc
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

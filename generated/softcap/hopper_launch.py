@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2ec804dea5d362cb
-#   text hash     35dabe3e70215205
+#   content hash  9e3803c8860e193f
+#   text hash     428bb1ced411b898
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ba7e6260ce7eb790
-#   text hash     c362b38576781a04
+#   content hash  6db81f1d939c8a14
+#   text hash     78b40134cbedabce
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4271bf45e99fcb29
-#   text hash     af14e3cb50c020d7
+#   content hash  a12db275008329e8
+#   text hash     4591e32059e1ebab
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

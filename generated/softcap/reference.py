@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0211d4ffb911e2a6
-#   text hash     2d291ae6f9f1fcc2
+#   content hash  441e7385e87221d4
+#   text hash     be67b51e2abaabdd
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  671e1575c775da65
-#   text hash     82bdbb8dca5969b1
+#   content hash  e86752aa32c37b2c
+#   text hash     e09ebd2a58a03fa6
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

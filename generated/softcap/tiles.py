@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9eb5c6212499eb5f
-#   text hash     6e438f31a778f40f
+#   content hash  0b511a8a9d2180e5
+#   text hash     1f2b4d6a705774e2
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (768,), 64: (768,), 128: (256,), 256: (640,)},
     "backward": {32: (72,), 64: (768,), 128: (512,), 256: (512,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87fd29192221e6fe
-#   text hash     7f4d16e4fd8b15bf
+#   content hash  122da255d3481a4c
+#   text hash     22e6cfb1b60a02e6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b9d47d532973b5fb
-#   text hash     087b1824581f09d4
+#   content hash  1ab72e83301b7bf8
+#   text hash     be6806d52bec3192
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

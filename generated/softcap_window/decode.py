@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ad10829bab4e3c7
-#   text hash     e3145e797154c95f
+#   content hash  7249189773b22906
+#   text hash     e145d4c09ec031cd
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  229632101f1a6c1d
-#   text hash     c9c458378d310a2d
+#   content hash  7b9eb1dcf27dfa2d
+#   text hash     fe0d5e7cdda7412f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

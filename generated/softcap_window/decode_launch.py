@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5003befaf01358c1
-#   text hash     a64a273f8228f610
+#   content hash  2d0aa2c21360c6b6
+#   text hash     eda0b50e4a6be5e5
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d5f07d258c747c09
-#   text hash     e77117296777bf5a
+#   content hash  c9f7a4b4085be5e1
+#   text hash     a1c3436ddf92af32
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

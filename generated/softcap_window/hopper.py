@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76c8a3225e24b245
-#   text hash     54d27fd91a2ac2e7
+#   content hash  fc4967944c3877bf
+#   text hash     1fe964c0fb90df1a
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a2a96eccdc8915e8
-#   text hash     1f0d6256a2ce9a73
+#   content hash  3fe783b3cf522a5b
+#   text hash     2b7eeed3a62b7844
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

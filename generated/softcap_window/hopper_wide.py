@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20fc464ef6cb2743
-#   text hash     49745313374e61eb
+#   content hash  bf9b493bfdb953c1
+#   text hash     923e32794b80d81b
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

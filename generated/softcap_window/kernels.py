@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6f17da9ffa90173d
-#   text hash     02ed23739b964c25
+#   content hash  ef0a414f223a32b2
+#   text hash     c2a57fa410e3e12c
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

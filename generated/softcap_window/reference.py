@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a3518c4b21dfb9c7
-#   text hash     d2def0ac6ba6f620
+#   content hash  52c8783835d35b38
+#   text hash     018ee55fd2eb14f7
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

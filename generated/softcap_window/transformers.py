@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  60ac486e4d696da5
-#   text hash     a098e4993a10432b
+#   content hash  24409334871ec574
+#   text hash     b6a317904cce3ec9
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

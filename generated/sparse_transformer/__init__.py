@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  550aedea9a2ebd93
-#   text hash     2140dd2ec8f9059d
+#   content hash  bd99492b47e6e38b
+#   text hash     5f4272c665c014e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  89e85938fe6d2e2c
-#   text hash     b8c1e6d865363f45
+#   content hash  69a6c6946989772c
+#   text hash     93b57d0a5b883635
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

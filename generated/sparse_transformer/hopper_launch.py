@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b0b4a27a7e19fa64
-#   text hash     64cefc8d3f783383
+#   content hash  36d05cbdbec105f3
+#   text hash     ddff81549da4f48f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  abdadb66b48d1d35
-#   text hash     626d3c7e39e0e0be
+#   content hash  cc256820d2b80f5e
+#   text hash     dc686c1004d2eb65
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbaecc422bf951a6
-#   text hash     73c78eacd4cf8a4e
+#   content hash  f304acb87981ac0e
+#   text hash     95f398463beac622
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

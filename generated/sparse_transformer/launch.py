@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  43009e856e77a296
-#   text hash     2ee6e605e59de3f8
+#   content hash  35a821638a740725
+#   text hash     de3c219e50a93c75
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

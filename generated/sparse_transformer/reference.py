@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7be91f040eab5625
-#   text hash     21dd426a3f427805
+#   content hash  54fa9be0cf70276c
+#   text hash     5527b91fdbe776bb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  41cefe5bd92abdc2
-#   text hash     270a50411c41a12e
+#   content hash  906074cb5bfc3c3c
+#   text hash     67300f4fdf0b0ba9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f60e1a5e2d25bee3
-#   text hash     4d451095b2d4f77c
+#   content hash  cbd496f8d6d6d80a
+#   text hash     86db778d61ba7694
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

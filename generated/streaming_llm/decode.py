@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2e0cdc2d24aa9ad1
-#   text hash     6c1bf3dc356a4f39
+#   content hash  a4aca9fe51605d96
+#   text hash     f89ad2d2410a0572
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72bd6aa0d47d694e
-#   text hash     c1db4cf37fa9c62d
+#   content hash  ad7cc242f9bc2a10
+#   text hash     84c91ff230c0bc47
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

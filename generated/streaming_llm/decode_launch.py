@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58aa3611840c3519
-#   text hash     bff3f6879e85b50e
+#   content hash  9fc2be7c8b5b54bf
+#   text hash     221817a30de20066
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fd09ff74fb3d73b4
-#   text hash     c935c61da7178d7e
+#   content hash  f4cca2632e56d180
+#   text hash     bad9800a31cacd8c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b72d8c10d3413e3
-#   text hash     853196f091a61efa
+#   content hash  38a7eead0dd144a0
+#   text hash     85c775de7e0a5f73
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d9e3981444bc81b9
-#   text hash     10caa8fe109b4bce
+#   content hash  e9ed69d478d846d5
+#   text hash     b54095629a623259
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

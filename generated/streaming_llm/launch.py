@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f342f3a61d472558
-#   text hash     21280ef3ced764c9
+#   content hash  c17bf51ddca12271
+#   text hash     b2acb1634f1b2a5f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8ca379abaa4a2ffe
-#   text hash     f6a2eacb97753124
+#   content hash  4decee47baa76dce
+#   text hash     0fcff040e50c92c0
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c65b32fae0663154
-#   text hash     5e54b975c5358cff
+#   content hash  ff97b67741be5a53
+#   text hash     aa5723b0f8fb65ac
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

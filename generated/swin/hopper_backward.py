@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  604c2fa8ac67ab51
-#   text hash     161e70a3ec7a1f82
+#   content hash  10b0150fc0b22aac
+#   text hash     41b55ef9863812a0
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

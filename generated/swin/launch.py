@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e7c301477018cdf7
-#   text hash     d52a9ada5cfefc2d
+#   content hash  10b4a305edaabd08
+#   text hash     e5ca4ed9612cdd8d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

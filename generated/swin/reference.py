@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a64f842d13e86f6b
-#   text hash     b7451ca41829fe4f
+#   content hash  3e0e8a950db77fa7
+#   text hash     49cc154da579a714
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b9b5c342ddd3b8fa
-#   text hash     e6ec357de8dab9ff
+#   content hash  e2f35d03ea683870
+#   text hash     276808a0392af004
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

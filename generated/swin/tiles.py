@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a5dcb1fe865e843
-#   text hash     6b78e667cf188c2a
+#   content hash  c12d85abc367544c
+#   text hash     42a7a81674180eed
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 
@@ -112,8 +112,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {32: (0,), 64: (0,), 128: (0,)},
     "backward": {32: (0,), 64: (256,), 128: (128,), 256: (128,)},

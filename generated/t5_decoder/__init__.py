@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1b122a0a920c73c4
-#   text hash     e7e07aa9c3dffdc6
+#   content hash  5a613bc8bee4e619
+#   text hash     1d2e723c8ed4dc04
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

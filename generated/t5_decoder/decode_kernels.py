@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0a2db57734e1d11c
-#   text hash     a452329351c6033f
+#   content hash  9edce32a1564e9a9
+#   text hash     cd3e5d8523f5d84e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3e6a420601d434a1
-#   text hash     4c845d7c703a2c0b
+#   content hash  d20f67c361fecc80
+#   text hash     8b2bc943c82dfe98
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  20753e0a981c37a3
-#   text hash     853f4d476a3cbb30
+#   content hash  8423bb86fc4d0af9
+#   text hash     ace56c067b27becc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4aab36ac6f1e1083
-#   text hash     46ca65052867bab8
+#   content hash  8dad974d2c987125
+#   text hash     6b4f007121c54f67
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10d1f4139863299b
-#   text hash     42d10eea8308e2ff
+#   content hash  3d27de8b1e4725cc
+#   text hash     b844cfd247c6cebe
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66e543fe1c0acc7d
-#   text hash     5c8a3176f0fa19ab
+#   content hash  ad5e703bf12bc8a7
+#   text hash     4439fb5221eaa169
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

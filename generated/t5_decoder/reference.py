@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  12ad81795822d11a
-#   text hash     96f0ed14ac14048b
+#   content hash  983c877115e586f6
+#   text hash     ea4bd9a3c0506927
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  78eb8ebfeb5a4b56
-#   text hash     9d6e52573f885307
+#   content hash  c25ae274af395a6e
+#   text hash     f494d6defa8eb36b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  58d7e372a395b158
-#   text hash     5a5be4ffd6f92391
+#   content hash  a1aa056711c4d6e5
+#   text hash     d7babc8e22441e60
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0dba47f990f89641
-#   text hash     621e88a0e019a257
+#   content hash  7ffb7303ed5dcd4e
+#   text hash     ad703ebbea5c309f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

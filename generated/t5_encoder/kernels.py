@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  719d271a7837f947
-#   text hash     20c3c9f6cd071c69
+#   content hash  b68094d3b2059492
+#   text hash     072d8364d2825d03
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

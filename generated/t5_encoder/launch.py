@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b8d776f001e6b652
-#   text hash     cef3b5ebc3f339f4
+#   content hash  0f87d492db894332
+#   text hash     855aa17da36226ab
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

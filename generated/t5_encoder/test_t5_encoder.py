@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6ceb28fe13e890a
-#   text hash     8261b69b5ec21b0f
+#   content hash  bf8781245f1f1162
+#   text hash     35caec3c92f39831
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

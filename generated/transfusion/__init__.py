@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d6b2fc735a530e58
-#   text hash     033dcdbf4aa9bc83
+#   content hash  bfb5b51fa39ba294
+#   text hash     3bfb239ad7680f56
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  313c60a2c625bae0
-#   text hash     1dff68dc3a271a07
+#   content hash  eedfbeb090adf759
+#   text hash     baad89aea93cbd43
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

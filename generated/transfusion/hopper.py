@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ba6136ba0a96b34
-#   text hash     06827cfb6b433804
+#   content hash  7d855fe07653ebc9
+#   text hash     ced6d738d84b2e91
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6d1094a532f448f8
-#   text hash     487b45dd47de3a81
+#   content hash  ce2a4c200c84f5db
+#   text hash     1fceb21a94beef6f
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  414e9c7520192561
-#   text hash     0b75475b6ee6bcac
+#   content hash  f3408c9e65a192f6
+#   text hash     b25c56ee52bb5ba5
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0fb8658c0ad6ad98
-#   text hash     29c25bc2ff6534ca
+#   content hash  612fe05e1ea61291
+#   text hash     f624bc165b9d3e0c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

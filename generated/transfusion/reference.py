@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e3a8ce55fdcd1e6e
-#   text hash     3ec9abd8f4b5e731
+#   content hash  910bbf77ab1c1082
+#   text hash     7575231b50ae1bbb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e69a76a35696f23a
-#   text hash     15c2ebfacc2f6c43
+#   content hash  68937bb1cd300f40
+#   text hash     78fa3baf55eafccd
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,8 +94,8 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; for head sizes up to a number, or for the sizes of q's and v's tiles if these have a row of their
-# own
+# second on they are not, from the third on again; for head sizes up to a number, or up to one of q and one of v if these
+# two have a row
 HOPPER_IS_FASTER = {
     "forward": {64: (16384,), 128: (512,), 256: (512,)},
     "backward": {32: (72,), 64: (512,), 128: (512,), 256: (640,)},

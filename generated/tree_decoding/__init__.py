@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4ba146295f74ed0e
-#   text hash     7b0e102610c39371
+#   content hash  dbc9929e2ef8508c
+#   text hash     cd3d8c7167284e79
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a94524d945627db1
-#   text hash     2cc6e808410e1003
+#   content hash  47f0464783d6779f
+#   text hash     ff6aa2105ccfe0c8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  24a56e575b61b80e
-#   text hash     54cb2e5f44b83d52
+#   content hash  18f9ef329e80e8dc
+#   text hash     effdd58d0ed82cff
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5fd4d2a7a0509091
-#   text hash     cb0d18489102946a
+#   content hash  9fc7e72ea4da156d
+#   text hash     ebc72ac4e87094cf
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

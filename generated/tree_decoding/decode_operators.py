@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6ffcd270c18c95b1
-#   text hash     ac3da88bd384644b
+#   content hash  25eb1f0019abd789
+#   text hash     65ce0f2d68a5e32a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cb37dedc7ac9a0fe
-#   text hash     baf23d1bbe95ad30
+#   content hash  ce56115debe730b4
+#   text hash     511a8cc0b279b1ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

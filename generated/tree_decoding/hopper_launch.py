@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c7740b06465c965
-#   text hash     866b69f577ba996a
+#   content hash  e34473046ccd2feb
+#   text hash     984cae45ddfdf5e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

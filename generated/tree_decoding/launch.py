@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1706183a242f1c6
-#   text hash     8895623b6aec0099
+#   content hash  2e96d9b04e3c0f49
+#   text hash     cd0983d39dad360b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b92485856d5ffe93
-#   text hash     dbe9d481523a04ca
+#   content hash  812e0467c410c1ad
+#   text hash     4743e1d3ab66b800
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

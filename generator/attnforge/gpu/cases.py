@@ -210,8 +210,7 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int |
 def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
     """A launch of a Gluon kernel as runtime.py makes it, derived from a launch of a plain Triton kernel."""
     constants = case.constants | {"STAGES": tile.num_stages}
-    columns = max(case.constants["BLOCK_D"], case.constants["BLOCK_DV"])
-    least = 32 if columns <= 32 else 64
+    least = _piece(case.constants["BLOCK_D"], case.constants["BLOCK_DV"])
     constants |= {name: max(constants[name], least) for name in ("BLOCK_D", "BLOCK_DV") if name in constants}
     if "PAIR_STAGES" in constants:
         constants["PAIR_STAGES"] = 1 if constants["BLOCK_D"] <= 64 else 2
@@ -240,7 +239,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     columns, v_columns = (min(max(16, _power_of_2(dim)), tiles.WIDEST) for dim in dims)
     rest = max(head_dim - tiles.WIDEST, 0)
     known = {"GROUP": 4, "D": head_dim, "DV": v_dim, "PAIRS": half, "REST": max(16, _power_of_2(rest))}
-    known["PIECE"] = 32 if max(dims) <= 32 else 64
+    known["PIECE"] = _piece(*dims)
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": v_columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     known |= {"PAGE": 16, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False, "V_IN_K": True}
@@ -278,6 +277,11 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     given = {p.name: constants.get(p.name) for p in kernel.parameters if signature[p.name] == "constexpr"}
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     return Case(kernel.name, function, signature, given, options, head_dim)
+
+
+def _piece(*columns: int) -> int:
+    """The columns of a piece of dQ, and the fewest of a tile for Hopper GPUs; runtime.py has the same rule."""
+    return 32 if max(columns) <= 32 else 64
 
 
 def _has_float8(arch: str) -> bool:

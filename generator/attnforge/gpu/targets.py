@@ -39,8 +39,9 @@ def taken(runtime: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for cache in runtime.LaunchCache.known.values():
         for name, its in _PASSES.items():
-            if cache.hopper_tiles.get(name) or cache.tiles.get(name):
-                found[its] = TARGETS[bool(cache.hopper_tiles.get(name))]
+            on_hopper = bool(cache.hopper_tiles.get(name))
+            if on_hopper or cache.tiles.get(name):
+                found[its] = TARGETS[on_hopper]
     return found
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d062ce4b93dbf9df
-#   text hash     c52a0ee331e95fac
+#   content hash  68b1ee4e99b84aea
+#   text hash     62adac6c1cf9e92a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1af2f1130f5d6b2f
-#   text hash     395fc978ba39a98d
+#   content hash  4b2319e32d1db50f
+#   text hash     afe04606fa97403b
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  104b97d0061a8e70
-#   text hash     8f6d4b06b4b4e7f2
+#   content hash  56ba676269181277
+#   text hash     82fe85bf2663775e
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

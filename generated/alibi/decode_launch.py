@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  06aa930b04e61200
-#   text hash     20628b0caffc2834
+#   content hash  8929db68e6a35604
+#   text hash     1415ea659b2fa101
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

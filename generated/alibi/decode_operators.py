@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2493c037dd56a4c2
-#   text hash     7b09a93b53b93fd5
+#   content hash  4352e319b49b5a51
+#   text hash     123edfa6a57c4c28
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc583ce7b12a1407
-#   text hash     4da99f87071aade7
+#   content hash  b0b6824286c1a9c0
+#   text hash     a88ea85ec24412c6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

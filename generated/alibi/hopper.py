@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9cdac2c5c21bdc79
-#   text hash     0741ff8883eb9974
+#   content hash  0a9fe347eff7e82e
+#   text hash     944ef9e82884a682
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

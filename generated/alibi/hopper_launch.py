@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a8282a9309a8c72
-#   text hash     13a57a66e2ee19bd
+#   content hash  17d9b1dd3f1e9eea
+#   text hash     e417178344c44e76
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

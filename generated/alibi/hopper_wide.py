@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  42a4b3941b49dfc1
-#   text hash     2505d9df9aa7af0e
+#   content hash  a6acb0268272e9d4
+#   text hash     1e738b4ec0648ee4
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c10af9841b1ead93
-#   text hash     2e397e5306ea9ccb
+#   content hash  f96234bc8379ec14
+#   text hash     7b91b7078c55b15f
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3c5874d019171d62
-#   text hash     a45dd59a5091ba1e
+#   content hash  d317ec3dd3deaf9a
+#   text hash     19d5a503b551a4d9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db718c05c1845ae1
-#   text hash     4a65f23c5411cb41
+#   content hash  b4c2a40d4191b2f0
+#   text hash     b5a61b5f8868887e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1cb8fa6e70beeded
-#   text hash     ebc3caf6734bf0b3
+#   content hash  436528c3be6b0853
+#   text hash     62c0e5382da30e1c
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  eea54e47262f8ff3
-#   text hash     0b9ad5ee9cdac613
+#   content hash  37b8666825ce2252
+#   text hash     57243e7eab5d7b92
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

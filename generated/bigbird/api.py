@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  35878618a048effc
-#   text hash     90095c0549637dd8
+#   content hash  3c97ca99f58dda8e
+#   text hash     3596defb4a77c29d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

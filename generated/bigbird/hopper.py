@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b58fb0366352a149
-#   text hash     5e7960d32a2ad175
+#   content hash  f6d2a8baa7de3ac6
+#   text hash     47e969bbbec22d4c
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb3f310b8ba7ccad
-#   text hash     385ac3a8801491d0
+#   content hash  7feb8dab631a81cf
+#   text hash     f3b89c0bf7fa05bc
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

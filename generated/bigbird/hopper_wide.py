@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0c6f30992cc76092
-#   text hash     d73a8eb4f430770f
+#   content hash  c2a3a071814e05eb
+#   text hash     3d313ec9617ef3d1
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  daff0f95b38ad56c
-#   text hash     aab5d89117e02558
+#   content hash  315392238b0be75d
+#   text hash     36fc094bf7072e6c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dd5f2cd38c5ceb57
-#   text hash     e658c6cdf4155ca7
+#   content hash  175907f4a3d49648
+#   text hash     4165dd51650f2670
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

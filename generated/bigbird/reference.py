@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1bfc2a71b7264e4b
-#   text hash     63a491e98a28d5cd
+#   content hash  f1f9605e82aa93ae
+#   text hash     e7d3d68ba2ce51cd
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

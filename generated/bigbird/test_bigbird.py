@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a4e56cd3781918a9
-#   text hash     6297a3ed6d8c5236
+#   content hash  9211b5aa8a46ad5e
+#   text hash     0d096cdd44679607
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f7bf2504ad766757
-#   text hash     2ef7945e9a09fbff
+#   content hash  075c1eca546d8810
+#   text hash     cfd60822d26c3f26
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

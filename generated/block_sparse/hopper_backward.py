@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fedbc7f635549cee
-#   text hash     18282041454c1d19
+#   content hash  5b148bb0406c7cf4
+#   text hash     0a2afa4270d4730a
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bcd59b3a4894efa9
-#   text hash     0ee120c2a1c8ee6b
+#   content hash  d5a511e0f5f28dec
+#   text hash     904b9392494d4ebc
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c08651c0d1328a03
-#   text hash     a0f79f1cf48eed21
+#   content hash  e934a178b655fce8
+#   text hash     c9d62527356e5850
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  81f33d709e904d98
-#   text hash     7281653a8e7de812
+#   content hash  a8e31f48ea2e8af7
+#   text hash     3756ac6208c68815
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  84796dcfba7e7d63
-#   text hash     7261d98ff05d9f45
+#   content hash  989cf4ec485342c5
+#   text hash     8ec50b19e984b882
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

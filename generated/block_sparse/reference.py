@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  06725d288cea45b9
-#   text hash     b5f38bc0e3d2e38d
+#   content hash  df9b99c860247db9
+#   text hash     6eecec54f7fd28e8
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  63ccacfdf028a648
-#   text hash     d1c7caeff86e53b7
+#   content hash  4997820312f8c098
+#   text hash     fb34c9fa8e0323d0
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d678971c4d7e47e7
-#   text hash     a7a83bd8559f649b
+#   content hash  2d2c08a03d9c0a73
+#   text hash     884b11b8229c888f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

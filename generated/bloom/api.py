@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3e6e28033293dc6d
-#   text hash     1b58caf7e4a3ad81
+#   content hash  df4828d7398f4fa5
+#   text hash     02dcf3ceda003ccc
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c567c83537fe1018
-#   text hash     8673d88bd82ee75b
+#   content hash  7c589175e34d3acf
+#   text hash     6dab07c4f340ca9d
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

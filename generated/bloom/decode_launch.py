@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0d2cd445f4b467cb
-#   text hash     87657526c4e74ec3
+#   content hash  696b452f80f61a47
+#   text hash     908a71d8a0fd8e1c
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

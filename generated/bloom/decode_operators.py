@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1de73e3ada27e4c9
-#   text hash     9b1e4967f282e0b3
+#   content hash  62794beec5b7b9f1
+#   text hash     a19d3c04d75e223f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1256a7f4013001b2
-#   text hash     f4f38d68c23d5023
+#   content hash  e22485da5d7b62f7
+#   text hash     bfe790c912aebb0f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

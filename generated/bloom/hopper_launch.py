@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9e62ca73b4c98b1a
-#   text hash     0ac60315ce3a0418
+#   content hash  cfae736d517df212
+#   text hash     5e53fcd472b73fba
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

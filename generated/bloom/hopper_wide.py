@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e36d9af2af9a9dc4
-#   text hash     b50dbd5fa1d922ce
+#   content hash  0dd5b0c5bebe770a
+#   text hash     e9a86c54974e52b6
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fdbfe441a678abee
-#   text hash     66ad1cdaeccaa96d
+#   content hash  ad0780182110401b
+#   text hash     3bbbaf4982c705ba
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

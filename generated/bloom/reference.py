@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1b2974e11c6d209a
-#   text hash     93143b37acdff43e
+#   content hash  cc709691c0d2a62d
+#   text hash     54caef175f2e7db9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

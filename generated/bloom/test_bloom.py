@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  630f533866132ff7
-#   text hash     5c8db498cae6c40f
+#   content hash  a89366773669bcd3
+#   text hash     72b8922f89ec93dc
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

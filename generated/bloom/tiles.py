@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  24ecd4f2fec369bc
-#   text hash     e6ad0d1f5351b069
+#   content hash  3a10bd2b71e93aea
+#   text hash     8eb9d91de2aaaa5a
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7d14d7e574d78a9
-#   text hash     1fa2cce308bfdefb
+#   content hash  8308245b0e17c143
+#   text hash     9b05079492345b8f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  54c13081a53c8802
-#   text hash     a5a7545e11046e39
+#   content hash  32972e69745020a0
+#   text hash     c1ec57741314f9b9
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

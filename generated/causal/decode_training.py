@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c808be849d158d5f
-#   text hash     7f4615dc2597f3bd
+#   content hash  9c52ad3ea856740f
+#   text hash     49655c619d5629c4
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  79e42c7d32b1d984
-#   text hash     088b370bce8aa2d8
+#   content hash  e96d27a8b696a1ab
+#   text hash     d3cab199487175c8
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  47de844a224ded25
-#   text hash     2948fab3a6e7f856
+#   content hash  cca61108367d62ba
+#   text hash     acf51712e5d510e3
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

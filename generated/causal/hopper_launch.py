@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8a1b32ea8e1f7cd1
-#   text hash     61217f7c77a5d9ec
+#   content hash  6c9aa2a79d0bff58
+#   text hash     bac78004d26b550e
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

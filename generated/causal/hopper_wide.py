@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ac04fadcdc11029d
-#   text hash     b87dd399eed329a0
+#   content hash  1e5169735116322b
+#   text hash     347fadda875645a9
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  647735f31c751f65
-#   text hash     822c031047642d1e
+#   content hash  6f2804146c714508
+#   text hash     b8472d20b9cfd0cd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

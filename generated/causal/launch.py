@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8e35e5a69d5c969b
-#   text hash     f3ee032f71018381
+#   content hash  46d3a47226450fa7
+#   text hash     9b3c01f9f6c25d3c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

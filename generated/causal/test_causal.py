@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  128060e459610ec8
-#   text hash     a567cd2a2e426ade
+#   content hash  5669eb4067e7892d
+#   text hash     5e420dc73e9fcb49
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dce4e49d886ed35
-#   text hash     d845078f2e7f021c
+#   content hash  d107b3ed942c623f
+#   text hash     168a06fec8acb191
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

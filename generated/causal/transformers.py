@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8188ff53816fffd1
-#   text hash     65dcd95750fb6c95
+#   content hash  ca2b2f3b5ffc2c44
+#   text hash     98848c82ae05a5d5
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4781fbbf788e07f8
-#   text hash     55ed646266a4b682
+#   content hash  d98f83eed0ec3a0d
+#   text hash     00381762cd6baf26
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ba5a742b481c7625
-#   text hash     2c65497aa6011039
+#   content hash  1f983df93b8e2bd5
+#   text hash     120d30ae8728b9ba
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b3d41556d9bbd11e
-#   text hash     4041de689fa88c80
+#   content hash  a90e499a0f4946b0
+#   text hash     86f63bff000d32ee
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6870a772f21d284c
-#   text hash     38440cd179f6a392
+#   content hash  31909c39e946ec83
+#   text hash     f470c4232b9056d3
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f4dbc864e48af808
-#   text hash     e8d228cf76acbb7e
+#   content hash  29eb3cfdb847e302
+#   text hash     4e958cd03a14bd67
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

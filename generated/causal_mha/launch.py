@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c2f3b8cf3512cc3
-#   text hash     2c5e83c42e49d8bb
+#   content hash  66c05f7d1e5468e5
+#   text hash     7046e5974383b228
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

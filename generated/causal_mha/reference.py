@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6a4961139bfbf502
-#   text hash     db2b70820f1b4928
+#   content hash  5f23fbc8dac00f60
+#   text hash     f26a58c5f07fc59e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34feccfbcc13b144
-#   text hash     700b979d711a88e1
+#   content hash  5502bec29bc37704
+#   text hash     5eb8387620e1a2a3
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

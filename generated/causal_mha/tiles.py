@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  da25325d31891a5f
-#   text hash     c10d8caf5427fc90
+#   content hash  5e201522f73bf378
+#   text hash     ffb4f2f4fe25b34d
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8960d3750d61c3de
-#   text hash     d0816e171fb8b6cd
+#   content hash  63cfaf3458e94972
+#   text hash     976c8c7e01665c6a
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  01677bbbf78c6c2f
-#   text hash     52ef1d95bd032ec6
+#   content hash  5f30487ef7898f1a
+#   text hash     caad76bf9c6ad609
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84739ecd0fc8e8dc
-#   text hash     4c48fc5905608b3a
+#   content hash  42c95736dba74444
+#   text hash     e6bf3514e6c3cee4
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

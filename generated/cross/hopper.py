@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cb7ea83a8f948d29
-#   text hash     aa132450fb1c0802
+#   content hash  3601c7741c992405
+#   text hash     c6992a251aa18eeb
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

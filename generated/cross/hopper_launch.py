@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8a97d816782a2fd5
-#   text hash     a7dc1196f8daa1a9
+#   content hash  bd73e307efee6760
+#   text hash     e3628c61de1f41d0
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bd58c9f6b52ae8ab
-#   text hash     60d45912782ff2d0
+#   content hash  6532cfe6e643a587
+#   text hash     967dfbdafe7ce287
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a4c7fd156e88b7e1
-#   text hash     a706939f93e7fb30
+#   content hash  e340df2eece9632a
+#   text hash     bcbde9a729e1b526
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

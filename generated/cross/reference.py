@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92d0c7297fc0fd59
-#   text hash     394954af1d6a178f
+#   content hash  2946f812c2f28721
+#   text hash     95126ffba8d3a4e3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

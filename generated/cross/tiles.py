@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0836b78970907c9c
-#   text hash     d096b96ece031d57
+#   content hash  50e3bfddaa9c852a
+#   text hash     e4cbf079c5d0cd0b
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

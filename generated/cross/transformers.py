@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4e6d270d6ed374d9
-#   text hash     db5dc6a87d847dd4
+#   content hash  535817ae790f62e0
+#   text hash     ab2b5a445d974f7a
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

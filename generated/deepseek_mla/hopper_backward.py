@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0e36831407eb37f5
-#   text hash     d24b70ee1ac5f5b2
+#   content hash  acee55ad76381675
+#   text hash     5b5ce480478a2aec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a7f28d7bc20ee6a
-#   text hash     a01d7e4b81deac46
+#   content hash  58aedc2c654b188f
+#   text hash     fb05f1f8e8205be3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

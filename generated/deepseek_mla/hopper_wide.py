@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  89f7ccc3fde99924
-#   text hash     d1ab7e1884b1ead5
+#   content hash  f97776019425b942
+#   text hash     648d9909fdcc3750
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  911f1cf0ffd401ae
-#   text hash     e36c4083f543b487
+#   content hash  59847a44dcbab63c
+#   text hash     59f8881450136ed9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

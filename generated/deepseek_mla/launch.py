@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e2bb9ea62d7a02b4
-#   text hash     7e79e492eb62b0db
+#   content hash  005bcb67936d93c7
+#   text hash     98c27b250fe66cd5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

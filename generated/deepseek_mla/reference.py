@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  85f1d141d2101cf2
-#   text hash     18b9de7a27654b09
+#   content hash  7ae6bb75a7ed256d
+#   text hash     78d0a74fac46a669
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f80873273de9cce
-#   text hash     c2cff2517e4d0168
+#   content hash  42137bb991111e1f
+#   text hash     cf5f2affc79e2f3f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

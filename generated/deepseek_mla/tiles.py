@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6b0f5f02fce9fddd
-#   text hash     67bfd5871e7ef252
+#   content hash  b717f9801bb61894
+#   text hash     981260eb784d0566
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b2d0fc2ebb2dbc0a
-#   text hash     04f3313e0f3ad8b5
+#   content hash  4ba2ffe1484c793c
+#   text hash     682bc9e1e2780f97
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9fa1f759ae46f4ac
-#   text hash     4cb39c397375f629
+#   content hash  a8d0d9629d826c0d
+#   text hash     4552cf5ede48e86f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

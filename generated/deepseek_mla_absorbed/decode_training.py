@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3d90da0442c26a3e
-#   text hash     78697bf2bca1f021
+#   content hash  6701feb79e7ff6a9
+#   text hash     1503019a66ae4952
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

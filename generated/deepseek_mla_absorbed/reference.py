@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e1fed50e37e23fc6
-#   text hash     6c89319577f431aa
+#   content hash  274300ff3c79b56a
+#   text hash     c7713a918f93dd5f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

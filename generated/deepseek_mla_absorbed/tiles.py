@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  331cb1b63d3778a8
-#   text hash     d8a6f06bfe066004
+#   content hash  1b640d5c31f88fdf
+#   text hash     77a78897734e7955
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

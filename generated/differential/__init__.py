@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  19fef025e8eee7ff
-#   text hash     f824d90ef75bfbe8
+#   content hash  77e01c1191dbea46
+#   text hash     04230e0875c8e8fd
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6ae5312a7172b6d7
-#   text hash     41cc8f14bd2aef5b
+#   content hash  e39f4d465ed8da26
+#   text hash     d096ec3e0f5296bb
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d2e3ce8b49ee857
-#   text hash     5521b9d176e2548d
+#   content hash  374273f1cdeb0ae8
+#   text hash     cedd0de910b197e4
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bea24555a1cc23f0
-#   text hash     0f988f4ee00506df
+#   content hash  8134d1aca1670852
+#   text hash     70817ad6954a3874
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

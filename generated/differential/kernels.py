@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8efbe4cd5d0b3e17
-#   text hash     2c91de65eb6a34bc
+#   content hash  b343c3305e146f92
+#   text hash     93053cd2dd3fdc33
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e050b3d399102806
-#   text hash     cd89c8fdd453245d
+#   content hash  9ddbd0060023d803
+#   text hash     b1718a5a434b8791
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

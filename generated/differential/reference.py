@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0815cb9ff0ffdfb8
-#   text hash     fd9342951b5b7ea2
+#   content hash  a1bcc76a8975fe86
+#   text hash     797cecd3a225f184
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

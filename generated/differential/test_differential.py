@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  04cfeb32af1a8d6b
-#   text hash     a395dc57ed9f2799
+#   content hash  c8b489290862b86d
+#   text hash     d71defe033f3b425
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c34dde2fa7c82dc0
-#   text hash     a7f87ba70d6ceb86
+#   content hash  34f6a32b9eeda4a8
+#   text hash     78b5356b370238ad
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cfacc8dd8622b88a
-#   text hash     d7370f3fc9c0fdbc
+#   content hash  e90be428714a7d99
+#   text hash     89d9b5be44d61976
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dd4ae3ee89b2cfd4
-#   text hash     110990d6fe3aa50f
+#   content hash  2216f2ffa05ec2db
+#   text hash     a459b1f3bc41b700
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6bfdd960eed007dc
-#   text hash     f7ed36b0ed7d49b2
+#   content hash  111edc36d7b08d26
+#   text hash     4db7eafed462de6e
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

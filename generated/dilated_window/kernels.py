@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1355bd3180f17ed9
-#   text hash     267b160a8559bf24
+#   content hash  6d563135c65c9a3c
+#   text hash     1f674565c3dcc696
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  adb9370d806e5f22
-#   text hash     4f4faf640f6d0cd1
+#   content hash  a0a769b6c4614ed1
+#   text hash     246e22fea5d8b45d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e7a1019330a97a90
-#   text hash     6b5f33a191d6e8e3
+#   content hash  c9257af6c257aa87
+#   text hash     7e6f63a48df7624d
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  497ac01169d1efa9
-#   text hash     9d35a1fbf21441dc
+#   content hash  a1984c604fe35c5b
+#   text hash     7a88d46fb4ecea03
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fb1aec9910ad696b
-#   text hash     2125b4dca98fdc66
+#   content hash  b6fe8356325c1eeb
+#   text hash     9571e243b8fc68c2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea9f6ac99ab2a824
-#   text hash     db246936dd8bd2dc
+#   content hash  870c05b4fa804cbd
+#   text hash     3954b185e5b1950f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bf3e04ff2a36664a
-#   text hash     0fbefbe230d46915
+#   content hash  c6dc6103afaf5b15
+#   text hash     3563d20fa4ac6d87
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

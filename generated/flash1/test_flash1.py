@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2bc49a87736a0147
-#   text hash     00d988a1d501c5be
+#   content hash  e66674b79d31308e
+#   text hash     222fb23a6ac983b9
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

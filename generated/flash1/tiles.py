@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0b0e37e4b0c6ae9d
-#   text hash     c76ca0154bc29587
+#   content hash  bb70a3bad32d18b4
+#   text hash     2e23b0ece66225a1
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6cfc7fdc086f4f69
-#   text hash     d5facfb1c721505d
+#   content hash  80e69c1e8ca05b93
+#   text hash     9e7966e4f2152bb4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9e6e601a864f2775
-#   text hash     628810a7d4b65084
+#   content hash  97b00561c545a595
+#   text hash     e53922f80373f66f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

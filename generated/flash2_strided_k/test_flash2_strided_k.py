@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e7846e7c10e24503
-#   text hash     e761fa96ce6e4d99
+#   content hash  06af0ddee81a6a70
+#   text hash     794de8c0c8e1adb1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

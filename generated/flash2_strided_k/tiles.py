@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9d88493508c5ff55
-#   text hash     663bd2a07c67f312
+#   content hash  65c4af022445cc96
+#   text hash     11088d3dec46316c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9ee617da3380f743
-#   text hash     ff8b8a03fe810cce
+#   content hash  f2df062e7caab43f
+#   text hash     1ab2d6d94afb30e5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

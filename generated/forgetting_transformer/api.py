@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  313ea820a5456f90
-#   text hash     8da9336e88abd27f
+#   content hash  7e9e4528a050e8d1
+#   text hash     98e07fb52ee385db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

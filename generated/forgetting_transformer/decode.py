@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1dc3abbc32c9988e
-#   text hash     e24c68f7d86627a2
+#   content hash  d99cc2b80f11b9dc
+#   text hash     127c4d8c6b788f6f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1fbffc4bc7b5982a
-#   text hash     022d65ed1257b71e
+#   content hash  cbf6f3755e82aa2f
+#   text hash     9fb4ebbb09cc52dd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  46c038f1fdb68033
-#   text hash     2329d23e634f6bb4
+#   content hash  7f6be8d8d26e36cf
+#   text hash     77afa409e7060b8c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

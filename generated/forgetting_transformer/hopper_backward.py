@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3d3f936258659092
-#   text hash     564aaf9fa2c81fe4
+#   content hash  cf630a407a07fe66
+#   text hash     1499d14a0f8f14e1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3f06c9e245ef4a85
-#   text hash     d40fb0b1264bdb5e
+#   content hash  53a77ffdbdb01d2f
+#   text hash     f612672742593f17
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

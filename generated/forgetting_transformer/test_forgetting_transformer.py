@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b75ed15f2fb60163
-#   text hash     d37a6a2eea74fcdb
+#   content hash  7d068451ff7ab79e
+#   text hash     31b87819dd09c58d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e8c1900b5d6688a6
-#   text hash     8cc8233303bcb112
+#   content hash  51d30f608f0cdb67
+#   text hash     73ac9c2a7c069331
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

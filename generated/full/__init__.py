@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0382243cc6592454
-#   text hash     d8e327a5885f12e6
+#   content hash  247ecc6e49017434
+#   text hash     4a1a4db8a15fadcf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c2cf2061ca6acec
-#   text hash     95b91c6fcc34dbad
+#   content hash  221b70ba067a415c
+#   text hash     d37599c4f0714c8a
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00f341f9fa9d0334
-#   text hash     05ab28d8f4bd2d51
+#   content hash  b022a64fcdcfdf72
+#   text hash     b81ee77ccd046c03
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc7ec1678e8f90d9
-#   text hash     6640f5f1c489637b
+#   content hash  47ad534861085d0a
+#   text hash     9e837e46611ffcae
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f44f128be5e36406
-#   text hash     4ae55d2bc83ba166
+#   content hash  2b288e98b8ef70fa
+#   text hash     d7674a4be0b41070
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

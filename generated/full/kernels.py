@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  20f8e72e9213f322
-#   text hash     58db9df18ca9b06b
+#   content hash  ad6b6c4c218aefb6
+#   text hash     e13d5668abcb324f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cefacc082884ceb6
-#   text hash     cd8a74fdd1718734
+#   content hash  ff6ea4a9189e5596
+#   text hash     c1c22ff15a3ab824
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b03b8314c49cc6d
-#   text hash     64f446eac32d20b9
+#   content hash  5bb37bf7147cb212
+#   text hash     c96885ee930f1d2b
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  804c7ab327acb438
-#   text hash     4a35ce97f0ea011b
+#   content hash  43ba8b4afe518b00
+#   text hash     febb4f67b2eefbaa
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e0923a4ebbe9a19
-#   text hash     1bbfe55eea4d12f7
+#   content hash  8d4bc4d6fc692090
+#   text hash     47fd7761d87c3c61
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

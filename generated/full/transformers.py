@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  39e8ce265e04c6b2
-#   text hash     80c0174318664ecf
+#   content hash  7f6edd761eb64177
+#   text hash     2527844a1644c244
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

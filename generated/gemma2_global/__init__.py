@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3e130ebefff2a1fe
-#   text hash     773ba8a615f29b90
+#   content hash  242ca9d2486c153e
+#   text hash     f83c144e65aeaf3d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

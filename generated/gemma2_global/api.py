@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2b8c29f8d56783ca
-#   text hash     09b7942a983346a5
+#   content hash  93c4a8e60adb7e72
+#   text hash     c9395e7afd3c0087
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

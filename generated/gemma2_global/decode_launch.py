@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  edb42dc9bc76e63e
-#   text hash     d1fa5d4f73ef082c
+#   content hash  1f2cd19c30381e3c
+#   text hash     6d283665ad4202aa
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

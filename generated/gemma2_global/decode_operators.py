@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d39b8f81773c23ac
-#   text hash     2a90c75cf1d73841
+#   content hash  a494186ec639f626
+#   text hash     da2c4604fb8104b8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3505ad63369bf393
-#   text hash     c8310517aa949e67
+#   content hash  dc4c24f7ca39e320
+#   text hash     563a3d2b03415e56
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  261efc88ed3a3c41
-#   text hash     35a2342701221b03
+#   content hash  ae7026f32de7c416
+#   text hash     12382d7f83ccaeaa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34323c35b4ca3665
-#   text hash     efc54a03dd38863e
+#   content hash  0086fd4d50601353
+#   text hash     5c7cc0a0b1b4232e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

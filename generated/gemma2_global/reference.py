@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  35398c3c1d26a12e
-#   text hash     4a2eef01ef595f79
+#   content hash  ef60cc2ae07a0261
+#   text hash     7f3666d2fb8abf3f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

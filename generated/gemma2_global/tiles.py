@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ca3904f3bbc6b134
-#   text hash     1d9ae9645015ff00
+#   content hash  85746acbec371dcb
+#   text hash     de96b7d937559e1c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

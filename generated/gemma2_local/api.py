@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5e3e939b8a4e4a76
-#   text hash     c5e2aa452eb7f18a
+#   content hash  be91fd843781a8c8
+#   text hash     50a7cb03c86ec713
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  983d9c0f5ca6ce69
-#   text hash     2caf1933305661e2
+#   content hash  24661826635b7a25
+#   text hash     040a4e09a935adf9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

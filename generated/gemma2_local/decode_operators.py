@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0a4c05cfd6765c38
-#   text hash     922de435d422cfa5
+#   content hash  686177aae140d99c
+#   text hash     4978815450bc43de
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8f50214d8d6f78b8
-#   text hash     0302949d8ae977dc
+#   content hash  2ed0325fb1f35d4d
+#   text hash     332126fcb074ffdf
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2deffd502c916260
-#   text hash     af52d96d78cd4e7e
+#   content hash  7185a8196c91b0d5
+#   text hash     6f9a4e65477d115e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

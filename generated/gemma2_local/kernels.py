@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e4adb6f59d504dcb
-#   text hash     fa2ade5e00229b07
+#   content hash  4fef23c4b7e02ca5
+#   text hash     1ed5c7c0b0e2fe2f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  838699267a453f0c
-#   text hash     fdde3b60da880a62
+#   content hash  1f97f0a7a1e7de60
+#   text hash     50e0c9f9886cde62
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

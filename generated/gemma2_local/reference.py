@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  27666d1c4b9a42fb
-#   text hash     c35d7bdde41526d3
+#   content hash  6562e3752c8c2d9c
+#   text hash     ce118d10e2268b78
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5b3694f6f5dad75b
-#   text hash     3ab18d1d9140e7c7
+#   content hash  3d06069656e1fd35
+#   text hash     76029807176f81a0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

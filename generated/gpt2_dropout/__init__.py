@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d8c3e7db706378fd
-#   text hash     f03930bb8a24c5c1
+#   content hash  da846b2d15b1a8f3
+#   text hash     848bfead653d0bc3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c6460004c57eb9a5
-#   text hash     d19c4c723d8b36d0
+#   content hash  31e098fba5a6e469
+#   text hash     7fc9f40e7dc72efc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd8576abb47f9fdb
-#   text hash     82bd7eec27e8a4cd
+#   content hash  f0fffa5dba3578a7
+#   text hash     e25ccabb4a792f47
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

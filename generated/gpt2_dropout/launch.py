@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bddd3cd8518326f1
-#   text hash     d1d285bb7bf1b623
+#   content hash  a27a8b0bec711e38
+#   text hash     65555e2dc5051daa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

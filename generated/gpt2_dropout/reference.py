@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  39a2de6eddc102c6
-#   text hash     510551f48dc686e6
+#   content hash  eeeeba3091f1ba65
+#   text hash     348ed7922fee670e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

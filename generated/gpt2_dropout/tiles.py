@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  49b40d8056fdca77
-#   text hash     8ebe9aaefc0d85b1
+#   content hash  38ea72b6fc475fae
+#   text hash     e27accccaec877ce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  049b9128c22db117
-#   text hash     c89d1fc853871154
+#   content hash  72926bb68a449d37
+#   text hash     b5ff53a144b35585
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

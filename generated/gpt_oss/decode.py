@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5d65cc504187be44
-#   text hash     2194be64241a0ce9
+#   content hash  093b940d2c24b716
+#   text hash     b5f376357796b5dd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

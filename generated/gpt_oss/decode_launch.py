@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b6644173bcc1f9fd
-#   text hash     538f23f1bdba73a4
+#   content hash  50ed5fa165919156
+#   text hash     719d91f92a315636
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

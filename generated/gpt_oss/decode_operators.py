@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d7e625a8656d6a66
-#   text hash     a9441c8369c6e767
+#   content hash  b228bc1af8722af6
+#   text hash     eab70e8673b10ac8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3e00990b79ba19b4
-#   text hash     f095ab5399775c2d
+#   content hash  6d3c143b3a808e98
+#   text hash     dc218b261839c12b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  911080a2e7d69c74
-#   text hash     f88f2517f1c7fd7c
+#   content hash  ce579960e3f72dce
+#   text hash     2b946ef84dad13a6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

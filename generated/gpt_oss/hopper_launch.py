@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  620e5a94c50fcc1b
-#   text hash     c5aa6dd0d307f477
+#   content hash  39c4cf258c5ddd87
+#   text hash     33fed8f5afb7a0bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  617d2df257211f47
-#   text hash     04683290ad57df3b
+#   content hash  04c4e7d1fe71facf
+#   text hash     9553c97e9e22ce2b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  380e884ba43ef0aa
-#   text hash     876985661adaf375
+#   content hash  3f3bbf4ffccc7307
+#   text hash     49d1e5dcc3759478
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

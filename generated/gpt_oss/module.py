@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  79eb2b61aaf65604
-#   text hash     00adcc2df49900c1
+#   content hash  80536dd772749a66
+#   text hash     3c2fe98244df9509
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  39110d96bda9127d
-#   text hash     37a1489d34c359b7
+#   content hash  e1ffb10eff99171b
+#   text hash     bf64afa9c16307e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

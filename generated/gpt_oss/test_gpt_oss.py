@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b760bf363e2bb00b
-#   text hash     a4fcae7c39dcfabb
+#   content hash  4f9005073e645114
+#   text hash     246bc89e236c640f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bdbf852ad4fa7ff3
-#   text hash     96175c61b3c08ec8
+#   content hash  468fdb72a4684f95
+#   text hash     8d52d7d34a6f94f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

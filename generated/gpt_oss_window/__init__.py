@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  05ead590dfedffba
-#   text hash     4deec0102bf8ec90
+#   content hash  d9a7c02dd6177cc1
+#   text hash     405688f412550320
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

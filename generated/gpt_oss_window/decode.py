@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  25aaad6fbb2785cc
-#   text hash     2b2500a96ad21051
+#   content hash  79a062100b681ddb
+#   text hash     2566bd53389fdc36
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd2d3f5ee215c87f
-#   text hash     e8383e98b45c4ec3
+#   content hash  1b037359a69969df
+#   text hash     733d4c183caa4c46
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

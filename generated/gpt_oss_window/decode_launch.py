@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  45762b70bcf6a2a3
-#   text hash     18991ac9a8a84acb
+#   content hash  feb0805caecdf8db
+#   text hash     0cda595b6afea261
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8176b6088f67b040
-#   text hash     44ee13b346a119f0
+#   content hash  cce6f353dca5fb5b
+#   text hash     1c3a7ed10a5e4018
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  affcb7da58b3921c
-#   text hash     6ec92ea41dd716fc
+#   content hash  f217c252ecc98d87
+#   text hash     aa4dd35ade66f5b4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

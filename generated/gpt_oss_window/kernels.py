@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  77e583e50c2913b9
-#   text hash     02ac06b2b5070677
+#   content hash  0cce23fda9866d24
+#   text hash     3424d96c641b77b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  415865e95482f44f
-#   text hash     39d62386397bcb4a
+#   content hash  7c6fce598e7e5e99
+#   text hash     6b42a4bc7bd7dee7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

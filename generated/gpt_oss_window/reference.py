@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  571d1b8f012d5adc
-#   text hash     ea02d4fef38bb186
+#   content hash  fc17a6bb651942ae
+#   text hash     0195005c19b47bc5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ede612fe8352de1f
-#   text hash     51ed4ce2b8a8ab0b
+#   content hash  689fbf0ba6fd92d6
+#   text hash     a67f66be7ef449b4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

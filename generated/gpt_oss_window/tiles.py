@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  45c05c57ca0ac54c
-#   text hash     7678f999a40ed14f
+#   content hash  07dfb4b539716f9e
+#   text hash     3dcc8ca3c14008cf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

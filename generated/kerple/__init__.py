@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1eb5fd179ad67294
-#   text hash     ffea3fca1c70b746
+#   content hash  a93ab5aa7aa3992c
+#   text hash     0fb7d9ecfe6a39ee
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c341b2502a6a8978
-#   text hash     b440466c465dd83e
+#   content hash  6f8dc8b65f486abe
+#   text hash     d4d762b5d56297bb
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f0a275dfe5c879b6
-#   text hash     8b1f737a02f81d9a
+#   content hash  83ae293e62b434a5
+#   text hash     13652ccd03a65f0b
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

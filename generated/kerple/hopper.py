@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0852ff3fcdc46a4f
-#   text hash     d4b61095b1e77384
+#   content hash  c07deb7008492d77
+#   text hash     2d4c50a5bc24187e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  34beeb7a0ecc4b0f
-#   text hash     020f535cc0f328e7
+#   content hash  f6b998487f0f2f7a
+#   text hash     7beeed1d7906bbdd
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

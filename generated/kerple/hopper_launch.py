@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de7edbdf0665003a
-#   text hash     f178a3a776a19ffb
+#   content hash  ab70df3453728696
+#   text hash     164010d63143fa0b
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  edc2685157690628
-#   text hash     9a121c0a4e51771a
+#   content hash  d55c39ec91e68272
+#   text hash     629b34818faaafa4
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

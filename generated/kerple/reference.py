@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  64a01e5fdd0d0148
-#   text hash     abcf0203a746066c
+#   content hash  e72651506d47fafb
+#   text hash     586c05f37b56699c
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

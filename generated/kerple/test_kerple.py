@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4480a1b96c9e2a84
-#   text hash     014700678c83bd57
+#   content hash  caa39db148d0d7c7
+#   text hash     5cd307d1b11d4292
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

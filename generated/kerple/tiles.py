@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e83f37d22332dc71
-#   text hash     ba2eef9c62904fe3
+#   content hash  6c003686919851fc
+#   text hash     7d5f2d026cd8149d
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0826c153009ead66
-#   text hash     38fbfc75ae5ceca1
+#   content hash  4de436dc8f1bf004
+#   text hash     20e9bae2bfc98e38
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  05b764c079e441ef
-#   text hash     e2ea33c8f6d983e4
+#   content hash  db446f81d50bb8b6
+#   text hash     40c57af6ebee75cb
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f70a2014ef118f5b
-#   text hash     b1e8baa402892caa
+#   content hash  29f77d47f920eaf9
+#   text hash     39de407c89e7aac6
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

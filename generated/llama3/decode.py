@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5c17b0562404b7e1
-#   text hash     e49d0ded304ce23a
+#   content hash  a821c2c2ab5382c9
+#   text hash     81b1f3e45b565586
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

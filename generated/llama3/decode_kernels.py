@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fb9ac1b5c6e718c0
-#   text hash     375a8afef6504159
+#   content hash  afe5d67c79436be8
+#   text hash     a28fec38948b28b1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e06d7cfc45b29713
-#   text hash     4cdb20cd8a7dcbf7
+#   content hash  eecd35969d00f279
+#   text hash     6cf4f4e5c4ff8150
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5004077b99313e1a
-#   text hash     b171fb2be2b07799
+#   content hash  ca1e087f71904f5c
+#   text hash     b04bad1b44ba7e8d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

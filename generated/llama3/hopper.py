@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b751d99179fc6e22
-#   text hash     3c3a45b5aae7d10d
+#   content hash  b59189827fa504a9
+#   text hash     016f79c969ab85bb
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dbf6b4febd9a686d
-#   text hash     f17c1c246294ca4a
+#   content hash  679adbef63378f80
+#   text hash     489e50c83371a174
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

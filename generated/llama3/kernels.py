@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5d4f0f4f3cff3a23
-#   text hash     58df78cebfd8387d
+#   content hash  8e7f21cde73582e6
+#   text hash     4f23ccf3f08bcdeb
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  648cc064f7ad3387
-#   text hash     60cb969b0f1a46f0
+#   content hash  5b39d1813cffb14d
+#   text hash     05f7bccb8f1c2c05
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e3888e72652ff70e
-#   text hash     be26529b93761833
+#   content hash  91a963fc1b0552e4
+#   text hash     620e64cabc6fe7ed
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

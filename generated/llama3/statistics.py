@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aec7fb5ed3c88a0c
-#   text hash     1d7b86d77eab79e7
+#   content hash  7fd86dbf46978581
+#   text hash     b08e350321fdcbed
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd7cd831e5f5e1a0
-#   text hash     d4764a2ed1b640d8
+#   content hash  ec4cb6d4ebb1eb03
+#   text hash     e57f76180ae80d10
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

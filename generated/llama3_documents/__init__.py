@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d5401b3b4db731bd
-#   text hash     d81299431eecb3e7
+#   content hash  5eeb13feb528f826
+#   text hash     9bbdedbfcddfcdd8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  aaa0238910e3ddac
-#   text hash     ab11bdd1e927f833
+#   content hash  6947235937274c0f
+#   text hash     03108e93d6bb848d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

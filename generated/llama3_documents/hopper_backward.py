@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cedca39ae25d904b
-#   text hash     7588fc7e86723713
+#   content hash  09fc263f9bf7601a
+#   text hash     1f7b2f23c32b72b7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5c1cf8c2083dad68
-#   text hash     9fd0962052b3c858
+#   content hash  87c1f1a2de581f66
+#   text hash     18081adf8234b53a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

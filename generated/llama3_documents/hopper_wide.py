@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b5400e7e9883ad04
-#   text hash     d8174491de739df1
+#   content hash  bfff399d0dbc56ba
+#   text hash     aeb0594f12eea5c7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

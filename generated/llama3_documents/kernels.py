@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f391af160ca2c5cb
-#   text hash     1cd7f6f1bf4fd4ab
+#   content hash  6bd6ca67773afc5e
+#   text hash     0bfb950fb512fcf7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

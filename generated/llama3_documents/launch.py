@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8572f073abfe05ad
-#   text hash     6f077d9749589cba
+#   content hash  ed49ccd528943a68
+#   text hash     bc32d92a6a8964c1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6848dccc56c4a806
-#   text hash     8ef13c5b657fdc7d
+#   content hash  5d927ecd62b12afb
+#   text hash     ac646d39067bdbb1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

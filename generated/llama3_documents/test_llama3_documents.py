@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  da1e0f5b405f6240
-#   text hash     d520e33ddbc54588
+#   content hash  dffe952885cd6f1a
+#   text hash     c33f49ac4434b264
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b576a67e47f5d652
-#   text hash     80a1464642be8d21
+#   content hash  154c4c03eb2608c3
+#   text hash     a326d2046a642241
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

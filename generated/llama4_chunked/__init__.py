@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5d9c834553fbb604
-#   text hash     f8676533b5afd8c2
+#   content hash  b5030f564cf2df57
+#   text hash     6aa3ad039bde5856
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

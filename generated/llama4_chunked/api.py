@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  df9a7bb1fce7cec4
-#   text hash     f99b89c8d6dc2fe4
+#   content hash  e55db8a68e41508f
+#   text hash     fc6af6cfd7339407
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

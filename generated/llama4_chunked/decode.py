@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ce98f21223fef8cc
-#   text hash     5d81eb431466f160
+#   content hash  e58d869df6c794a0
+#   text hash     7cf94ac5ef191c7b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1c89d8c4f98c1cf
-#   text hash     ded7835a100cbe94
+#   content hash  77ccb34f85b9143e
+#   text hash     d2f685a5e46017fa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7434fd34f59c211e
-#   text hash     4c5a9a91c06e3938
+#   content hash  88cb848f746b904d
+#   text hash     403a0c38412df917
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

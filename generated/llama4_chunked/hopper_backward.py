@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  66a13c3f82844333
-#   text hash     d6ae1a55de13c138
+#   content hash  ae4531f18c48f01d
+#   text hash     33ec02902b04c6ae
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e1f64dc4b1a425d
-#   text hash     6f5eb2e74023ccdf
+#   content hash  5baf468d74fa2700
+#   text hash     45bc249efb7f7481
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80fe0ac05f644852
-#   text hash     38e1de41419b7508
+#   content hash  4e4a6e1cc5e5f621
+#   text hash     8692d7d584c4856b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  50285c93ea8a71df
-#   text hash     3ed6eeeb44b0adc7
+#   content hash  436472b541ffaee2
+#   text hash     90f34f8ebe633849
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

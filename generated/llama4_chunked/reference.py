@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4e1d74e593bcede6
-#   text hash     359fc1f53b80ce54
+#   content hash  9b9bf59b43d63ea2
+#   text hash     8f5a05b1744c1cce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

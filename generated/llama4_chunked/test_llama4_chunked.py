@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ba500eeb23ed9934
-#   text hash     002f94adbb91caab
+#   content hash  7d1c268e4da23d6c
+#   text hash     89aec6faaa4a4188
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

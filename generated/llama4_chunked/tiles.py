@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8061a933de1cea8c
-#   text hash     ebdf666af9bf912e
+#   content hash  a202d3b2e655a5c5
+#   text hash     5a1ff910dd40a634
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

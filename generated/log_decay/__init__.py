@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  402eaca9da536c8e
-#   text hash     2e88e12f4d99f944
+#   content hash  917531b4de7b689e
+#   text hash     cc979eb8f313eb3f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1023aa2fb9d1d1e8
-#   text hash     1935088a4f48e639
+#   content hash  ba7e37b95a7b856a
+#   text hash     b85378f2f0b1e55f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  353568a1b192a86e
-#   text hash     a36776b729404371
+#   content hash  5d7c9b2f1d5d2c48
+#   text hash     40b94ff03602b03c
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

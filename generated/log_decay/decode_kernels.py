@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  20ad305fc2131bd1
-#   text hash     d69c502c7c7be475
+#   content hash  707bb68bcb9a9fe0
+#   text hash     a34488a832f31eba
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2d8999d828df421a
-#   text hash     cc55e094bdc592dc
+#   content hash  a09796acd026db03
+#   text hash     a7a8aaa52484a895
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

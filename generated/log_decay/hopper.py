@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  52ca432695181f82
-#   text hash     7bd773fdb56721b3
+#   content hash  b7e5a1869df9cfff
+#   text hash     cd09125b45a845bf
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

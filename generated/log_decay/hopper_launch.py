@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5e6f5168928d26a2
-#   text hash     84e0c1d5b5d6bdcf
+#   content hash  e6141a8aba5a5ef8
+#   text hash     21c4d381d77de0e4
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a185ac7a8442382c
-#   text hash     d8b264835db9f91a
+#   content hash  e77fecc02f122661
+#   text hash     0645eb59342f8eab
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

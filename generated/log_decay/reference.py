@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d1ba15d2778a7c28
-#   text hash     d6d01a812c29fd7e
+#   content hash  694b76e65d589948
+#   text hash     49dc987fb04c7943
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

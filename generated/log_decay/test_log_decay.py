@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  87ff46e5e6a95ed6
-#   text hash     9260be68ec16262b
+#   content hash  4dc61ad79aab32d5
+#   text hash     a92fb2bd5a92fa4f
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

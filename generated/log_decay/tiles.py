@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a0858b6f4d26379d
-#   text hash     b98124eda5d22ce8
+#   content hash  2284f2403161d483
+#   text hash     d477b5e064a20b71
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

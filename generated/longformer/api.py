@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aae3caad64086519
-#   text hash     d088861cb6f39d3c
+#   content hash  dc9b4cbe9109af58
+#   text hash     73670b8f87def50c
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

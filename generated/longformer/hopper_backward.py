@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  64d54bec3e0590df
-#   text hash     58d7316629bea62d
+#   content hash  7d484f270f289fd4
+#   text hash     a7f9d64c6b593e81
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  84ae46a3e62985bf
-#   text hash     5cd8c272eab65ed3
+#   content hash  ab0c972677a6b603
+#   text hash     e17767ed95403f38
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

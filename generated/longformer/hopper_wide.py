@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  43b58961074775b0
-#   text hash     261f75c46db093c4
+#   content hash  a6f97a53066ec9f5
+#   text hash     85a8bfadb8d51482
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05245c922f7b730d
-#   text hash     26201c1aa5dae400
+#   content hash  e78072f59d9d9600
+#   text hash     86f4cffdf69c2b5d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

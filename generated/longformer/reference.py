@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  77f2198ed4b67ac8
-#   text hash     a8b69cbd4d8fffe4
+#   content hash  aa01c44dbe6686a2
+#   text hash     7fe9cfc549643297
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f33ec60e92f421e5
-#   text hash     fce71c1bf4f63006
+#   content hash  b7d84677b4a3d718
+#   text hash     28528e48a9ea05f4
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

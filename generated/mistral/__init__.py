@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9318988dce921482
-#   text hash     de32880c3bdcc07d
+#   content hash  549729fb96e646b1
+#   text hash     c2c031f4602e7727
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

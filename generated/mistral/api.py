@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03f2d765136e130d
-#   text hash     7e1ba51205019fda
+#   content hash  92280f59e4a58a02
+#   text hash     9dd5de11e0a0ed1e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  36b8360fc422067c
-#   text hash     f36c21391d11a31f
+#   content hash  611f2a6d0ae725f2
+#   text hash     d17b8017b70c8429
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

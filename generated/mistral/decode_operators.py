@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  24e7ed160e1cd5fc
-#   text hash     6cf8dff8b1e04aea
+#   content hash  3f1b642aead461ae
+#   text hash     28e5ef16a2948c9d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

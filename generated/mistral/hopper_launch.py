@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bff16b9a54d69c59
-#   text hash     cf3a6decc3b97a87
+#   content hash  42cc384e8d471497
+#   text hash     73db68796f505df7
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c77ca423d36c524f
-#   text hash     6d21dd06063d9099
+#   content hash  8f7795a44f3b85aa
+#   text hash     c1ce62d5d9d4e8af
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

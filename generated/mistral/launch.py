@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1718f34309adb820
-#   text hash     709287012fd74f85
+#   content hash  e2aaf02d9af49833
+#   text hash     551b7aa147a19551
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a4bfa489a39568f4
-#   text hash     a0550672c79fbe01
+#   content hash  8897fdd5a59e9b21
+#   text hash     a6c2dc868818124a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7a6bb5005c88afde
-#   text hash     ac4314e2eb8c0321
+#   content hash  a0fc75cacf3a91b5
+#   text hash     88294bf23ad79be4
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d97690f2142726ef
-#   text hash     0efc96600bcf757e
+#   content hash  01e35416ca3220a4
+#   text hash     423c62b15e6ea2ed
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca5892f183a34676
-#   text hash     cc223413cc40d31d
+#   content hash  44d2d1116589a0e2
+#   text hash     3961e95aae4ffd18
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

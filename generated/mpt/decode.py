@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e05f157c1bd67e8f
-#   text hash     421f6cb03fd844e7
+#   content hash  2ec75b105b765572
+#   text hash     b32b7794317f8ade
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  946f42771c859a0c
-#   text hash     a93083bde4cc6ef0
+#   content hash  5ef86dfa06a86de0
+#   text hash     badd7324cf52bcad
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dcb508a6de56d384
-#   text hash     324f53391e311a5a
+#   content hash  1ed0339443faff99
+#   text hash     932652a1141ab7ab
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

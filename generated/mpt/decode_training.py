@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  981cd1d662f4baaa
-#   text hash     1b11953362cf9339
+#   content hash  0ef084797dd24121
+#   text hash     9a58d92d319456b6
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b5f21441a51da810
-#   text hash     6c9b8d96cf0be4c8
+#   content hash  330057badc10e3de
+#   text hash     ee3d2779f4a95810
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42a66ecbc1eb5558
-#   text hash     01e7f160a50b2c26
+#   content hash  d45016cbf0f5b79c
+#   text hash     7e9eff538b594fdb
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

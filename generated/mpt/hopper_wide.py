@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e689733c0ecbba8
-#   text hash     3c45104a97b48667
+#   content hash  33f770b9cdeae62f
+#   text hash     72173690a9d312a8
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a3d9f4cc0fbacb13
-#   text hash     94d814c56692c9ea
+#   content hash  c008d2616fb7e424
+#   text hash     ab91bd7e1e2a05b6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

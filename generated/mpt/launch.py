@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ab3cc25b8050f5d0
-#   text hash     f1fe628a5b440dca
+#   content hash  78a52cd5dae4cc52
+#   text hash     3ac6a11de6283f7b
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

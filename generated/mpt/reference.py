@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a53bc62bbabe6686
-#   text hash     0cfbd46b548c0b15
+#   content hash  57809886907a7592
+#   text hash     59f3b0363c34bf0a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

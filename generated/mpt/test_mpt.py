@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  adee60dd3e152ab9
-#   text hash     800b8fc4518d4c56
+#   content hash  e83600a76f64d964
+#   text hash     4f4b144db241e37f
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13af6928babb4756
-#   text hash     c32a96d97c2f27d1
+#   content hash  9e91ab9805528f18
+#   text hash     e23eda320e00ce85
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

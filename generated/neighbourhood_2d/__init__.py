@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1a1fc2b7ee88c902
-#   text hash     307d7945195fd80f
+#   content hash  2e5dfda81f9ca1dc
+#   text hash     07dc4fd1d96e13c1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

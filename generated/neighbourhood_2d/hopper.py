@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5dd92dbf4c63d872
-#   text hash     e740c65b4bd67944
+#   content hash  1c1a0a49fd53a028
+#   text hash     f365ac3f24f3a7f8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  385d7e2ebe3d92f7
-#   text hash     9d383d1c3d0316f3
+#   content hash  7676dbaa49e996b7
+#   text hash     2667661bc7cb3ddc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

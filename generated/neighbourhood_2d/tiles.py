@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f6bb808fac5beec3
-#   text hash     bc5d26768c3e8d58
+#   content hash  01c7f1aeee6bdb63
+#   text hash     feafc253b616da2d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

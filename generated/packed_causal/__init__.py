@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  673395e938c24947
-#   text hash     bbb87c123598de5b
+#   content hash  021a7f39bfbc9884
+#   text hash     858908851918a2fe
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c0c7451e3efca7f8
-#   text hash     6d62b2124dfa5585
+#   content hash  7b42625629b328f9
+#   text hash     2b6c430c6b075f47
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

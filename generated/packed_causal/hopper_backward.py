@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fb62d6fdf5e54c7c
-#   text hash     22f2405426ac0842
+#   content hash  367a4f3124826391
+#   text hash     f0086e62c57d27ef
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

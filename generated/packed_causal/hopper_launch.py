@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2c0cb555adc3ff08
-#   text hash     eb68a53abd0b36e8
+#   content hash  4e5d535b8097cadc
+#   text hash     5bf97daf000d5272
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

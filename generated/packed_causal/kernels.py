@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  71988e7040d41f58
-#   text hash     c9a66c933532adcb
+#   content hash  f2e486bb432ef60e
+#   text hash     bbd32c7982bc3a49
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c57492629b0e08f7
-#   text hash     c014e31e64c41bbb
+#   content hash  bf95fd8a5bb9e890
+#   text hash     dbcbde67b0addd59
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c2dca5794dfabe16
-#   text hash     9bfc12f425aa3b51
+#   content hash  42b016c74287a325
+#   text hash     d512727aa4416d5d
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

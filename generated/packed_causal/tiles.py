@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c43d24b1f6117862
-#   text hash     d2ab88339c259517
+#   content hash  062215021e4b7ba3
+#   text hash     79972ed7092c1d18
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

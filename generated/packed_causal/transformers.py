@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  71284e05120400c1
-#   text hash     f94b9374a00ca536
+#   content hash  af87ac4433d081f6
+#   text hash     64fdf6107b0b8fb7
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

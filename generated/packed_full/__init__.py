@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c50cba995eb7220a
-#   text hash     d50331e49a5863c7
+#   content hash  a768f9de704bc873
+#   text hash     c258b1bf9bacf775
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cb19951f053961b4
-#   text hash     107b69be093465b4
+#   content hash  b91cfe0445fb79ed
+#   text hash     00924e67524177a2
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

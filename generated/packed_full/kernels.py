@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  789af883db136521
-#   text hash     8c4758c70278a038
+#   content hash  bd127d0fd38a2504
+#   text hash     fd795f0bbfbecb6a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba862b4efa7a1dfc
-#   text hash     b31bf8c8ef76e174
+#   content hash  297faf412a83b136
+#   text hash     eee26b7a20a7becf
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40dc4eba8492bf01
-#   text hash     09c73db56e3bd5a7
+#   content hash  99b99a4855ef4744
+#   text hash     5f7851bbbe060f5a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

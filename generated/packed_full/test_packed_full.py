@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  df1d7f70a1a25136
-#   text hash     43b344fe37067329
+#   content hash  b45419670bd5297e
+#   text hash     99cd33ec8925cd2f
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e7d935bb4355d30b
-#   text hash     a4c96a2c95083b15
+#   content hash  828f33417833ed73
+#   text hash     6d8671b044622e0d
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  aeba46c85c269650
-#   text hash     175af55f4c6947d3
+#   content hash  21f3e8790f8d77e4
+#   text hash     16e40b3c4c27caa0
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

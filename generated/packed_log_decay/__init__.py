@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d5e1b6a4ece38bd0
-#   text hash     4ef1717e69f98e56
+#   content hash  00824fe82507f4a3
+#   text hash     ea53bce2b4d8e27d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d19f76020ba5f8b1
-#   text hash     50380fece1cad62d
+#   content hash  94fef541c212c275
+#   text hash     3a4471a55cc3a570
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  269a3dfb8d4676ca
-#   text hash     16ebdb46dde472db
+#   content hash  c9d760beeacb2fca
+#   text hash     c862618a9be29acb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

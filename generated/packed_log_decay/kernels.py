@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  67c519d90430af91
-#   text hash     c4685296a38764db
+#   content hash  4127a15120f5ca62
+#   text hash     09c4ce15ac724f52
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

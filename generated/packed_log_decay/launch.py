@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dd5f87ae7a6bf687
-#   text hash     f77c6c2ba0fb05d4
+#   content hash  e2878269fd2caf2a
+#   text hash     b8a7818689192492
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bfedb17084cc2d8e
-#   text hash     6cef7944af0ad3b7
+#   content hash  fe38534850b8d196
+#   text hash     54741ca837f64508
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  93ee112692eae370
-#   text hash     02309947b20d90ec
+#   content hash  8c3d666df1ad48ff
+#   text hash     9affa5de46fe3fbc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f9a3a4cae2647c6b
-#   text hash     7cd6ec2f8dc1ce12
+#   content hash  2d813abe28e4ff6e
+#   text hash     31c0da1424c4632e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f02a63062e2f85a1
-#   text hash     c3fd63263fc7b52d
+#   content hash  c3df8b583821aa0b
+#   text hash     53cfd13a437048bf
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0c9ffee122c85676
-#   text hash     cc49b75294c80867
+#   content hash  8559c3efc32bf0dd
+#   text hash     f7ace9253ae9b3b8
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

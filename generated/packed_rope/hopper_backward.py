@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d73ee51084da4180
-#   text hash     93eef8825e8b5dda
+#   content hash  57957c3c9302ec3f
+#   text hash     49a3fffb39225da9
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e9a499bdbc691cf1
-#   text hash     5f98aa8c191e0d17
+#   content hash  9839add3b05a0cc0
+#   text hash     7fbda1e5d1ef51dc
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

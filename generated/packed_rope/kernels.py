@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  802a520e0f4f5d2f
-#   text hash     b85d1a1a6b9de5df
+#   content hash  bc7afbf49c99ddc8
+#   text hash     9a1b0da5bfd87ebc
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3c665375c974da84
-#   text hash     7221bec8f30b1827
+#   content hash  78b72cb9643eb5a9
+#   text hash     9078ab50d79053f2
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

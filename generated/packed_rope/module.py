@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7459a3e41e400b2e
-#   text hash     89da4d8ed8ba357e
+#   content hash  d6e2c138507e11a9
+#   text hash     6dc2e6d9a0b426c2
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

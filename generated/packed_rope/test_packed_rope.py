@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ad6cd920dee806b0
-#   text hash     5e33f7d06a7b2036
+#   content hash  24fe53314d5ef899
+#   text hash     7be0f8c7917ce4a8
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

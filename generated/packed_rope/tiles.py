@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1018b95800239719
-#   text hash     92f31a7e0c213e67
+#   content hash  fe099d03a348f2cd
+#   text hash     cec161068a647171
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9dc9bf029abb5e9
-#   text hash     c4dbac92dfe4b3ca
+#   content hash  f9fbc5aaab81e1ee
+#   text hash     07212aaa5e72d82a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

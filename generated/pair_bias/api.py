@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  47590c91b441654c
-#   text hash     a358bdc2136fbf63
+#   content hash  0fd6d1a4bd7a4b5a
+#   text hash     a396b83f6b685780
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  075db262976c0f8b
-#   text hash     11148b0538a65b8c
+#   content hash  8b482f83aede1dce
+#   text hash     5674e4ab9ce376cd
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

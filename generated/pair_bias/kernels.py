@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13104e0d4db12532
-#   text hash     f260269dbfa22410
+#   content hash  4a51338c09d70099
+#   text hash     25fae2a2455f9896
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b2a309cdd80f193e
-#   text hash     7c4a5e24a45935fd
+#   content hash  84d61b9d3772a4eb
+#   text hash     b7b1226970ac3626
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

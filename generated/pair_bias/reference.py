@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6763b2e1b284493c
-#   text hash     7dbd3c8940ed873b
+#   content hash  c6e057a02697880b
+#   text hash     b2ac2d1f34377ce0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f4578f0701709bfa
-#   text hash     ad535a4754a243cf
+#   content hash  11f4ae318d13ad7a
+#   text hash     e88909fd3860545a
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6224f4484889c178
-#   text hash     9821dfb85103e97b
+#   content hash  a8a024487b1b0d49
+#   text hash     076948fe985d039b
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

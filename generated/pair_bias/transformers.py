@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  67b6d063e691c5f8
-#   text hash     67f7013d075f7721
+#   content hash  6115dafe34fcd412
+#   text hash     7e5a9fdfc729d263
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

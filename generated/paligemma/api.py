@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e026ddcbb5634f6
-#   text hash     b108c7267e3dbffd
+#   content hash  c08169fc11dd1b2f
+#   text hash     9ec0973903478aaf
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

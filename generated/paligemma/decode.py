@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  19495fff1e49ece1
-#   text hash     f205bd9de07aed68
+#   content hash  21536185c2e39ccc
+#   text hash     95848b75cbc425e6
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

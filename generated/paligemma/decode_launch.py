@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e25889eb2fac51a8
-#   text hash     f0a84fe06919511e
+#   content hash  3e9c8e56fad7de10
+#   text hash     d3a7f76c3f5a0df5
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

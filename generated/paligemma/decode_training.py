@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7aed68e560303981
-#   text hash     ca963c28b8a048c7
+#   content hash  5b21ba72e595a62f
+#   text hash     51334c4b6467cc49
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

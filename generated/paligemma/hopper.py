@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3ebdd10838b81ce6
-#   text hash     8d21195b88e4e120
+#   content hash  68451d8564a5ba42
+#   text hash     60960ad913587f63
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  293d843efd897d1f
-#   text hash     7fc17db8c80d6c08
+#   content hash  dea9937e333ab61e
+#   text hash     59d8c6efbf00c9b5
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

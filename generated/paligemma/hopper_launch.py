@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b53202ede58a1af6
-#   text hash     a590ae0544f1a65a
+#   content hash  a26e5edffcb8ebf6
+#   text hash     0880edaf256522e9
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  befc30519559c6f3
-#   text hash     6fd9b2bf5b6923fe
+#   content hash  14172db131e0858e
+#   text hash     06132b71d4d07c77
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  efd52c7191b1c97c
-#   text hash     c1171bf170edc451
+#   content hash  dce26705bb2d03f1
+#   text hash     20248150ef1efb7d
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

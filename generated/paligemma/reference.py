@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dcaa8c10117f1e3e
-#   text hash     008a4850571cd182
+#   content hash  f541673a6782ccc3
+#   text hash     72ddd5964473c1a6
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f171dcf9b2bed6c
-#   text hash     855c89c94e9ba618
+#   content hash  2e274110be080ecf
+#   text hash     edd9a5691b2a17bf
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

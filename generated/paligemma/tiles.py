@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f14b551c1c318bb
-#   text hash     c1494240a762d452
+#   content hash  2e501f428df2b10b
+#   text hash     7464fc0407a05de0
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1963f1f69b6f00de
-#   text hash     774052f5102a5927
+#   content hash  b58d1473ecdb46c4
+#   text hash     d38a8b0643d5f4eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

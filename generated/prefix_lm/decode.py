@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  baf71175ce3b3cec
-#   text hash     d59f540a8768c5c1
+#   content hash  e4aa7aa022a4ee75
+#   text hash     339d01411ad4f987
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4871297360419726
-#   text hash     63d5bb3c9ab9e894
+#   content hash  e53b3bba49cf3020
+#   text hash     d91c8b5960bb1f0a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

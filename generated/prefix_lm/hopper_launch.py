@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  65f5453f798d0d3c
-#   text hash     42fd1b0f3280bb0c
+#   content hash  ba80079c25b52a37
+#   text hash     ff623348cbb4f899
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  586c2a24d0e498e0
-#   text hash     3f1e46bda50f661c
+#   content hash  b7e0a89f6e65193d
+#   text hash     6650df99cbe96cf6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

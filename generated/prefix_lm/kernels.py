@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d9753af9bf4d03f
-#   text hash     37cfaf59c2343d4c
+#   content hash  f4b09f221634a9e6
+#   text hash     c54b611b9379d78a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

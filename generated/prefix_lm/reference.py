@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  85161d9b8e596e3c
-#   text hash     a48d2b6ebb6eaf21
+#   content hash  24b124b0750ffb00
+#   text hash     ec5e0ffbfdccaf9e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

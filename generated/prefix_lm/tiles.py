@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f0a658ca7096f711
-#   text hash     a12ecaee427ecfd1
+#   content hash  019908a767bd4199
+#   text hash     5d038238f1a7fffb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7cb470d540dcb0a8
-#   text hash     8e1fd51b9739f813
+#   content hash  28dd952c0b64949c
+#   text hash     1866e319aaf28057
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a99fadf95a79344a
-#   text hash     3a3dabfd29551ffa
+#   content hash  9689eef4ed769b1a
+#   text hash     e1bb51cf0ec82d55
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81eda04460e7a162
-#   text hash     2e44017c38f8f872
+#   content hash  6359585fef4132d5
+#   text hash     5dbd1523ec0988ac
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  953a2dc5978c3652
-#   text hash     76b3ada571c770fc
+#   content hash  57227080672e780a
+#   text hash     7f38a13740a2f726
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

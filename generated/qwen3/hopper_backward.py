@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  60e5c41d9e1f5386
-#   text hash     f0142c066d835c0d
+#   content hash  3f7f315ef66ca1e9
+#   text hash     bd286801bf0d9b7e
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f70374d488d85fbb
-#   text hash     4c3687523fe205b9
+#   content hash  4bf470eea9d7396a
+#   text hash     f641f91163f236ec
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

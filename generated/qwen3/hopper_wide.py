@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa2e534bbd8a406a
-#   text hash     e9c9eb882f7a5423
+#   content hash  ae994a645883b5de
+#   text hash     ebf57f13102b3af2
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bd5e6f5304470f0b
-#   text hash     d6796ccf6d79a930
+#   content hash  af486720082eb8e2
+#   text hash     9dcfdbe95bb6042d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3e74e6825b9267a
-#   text hash     e5c433475ba9abe1
+#   content hash  14ba7d6864c42554
+#   text hash     9d0aa40ec81244a3
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

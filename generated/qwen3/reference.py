@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9b5e2b6d75c22c39
-#   text hash     d123612b39073eee
+#   content hash  550f055bfbfd1904
+#   text hash     2d25c290cb8d8c42
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

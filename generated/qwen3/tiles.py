@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8d3eec64400c7c46
-#   text hash     75d6e010fc4c72a2
+#   content hash  0101b7be8a2373e0
+#   text hash     aed25915fba74eee
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f25db0634dad5c1b
-#   text hash     afdcbb4a4d29b03e
+#   content hash  b3a973c84d12b5dd
+#   text hash     8a795c295686c958
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fe474577f605f1e1
-#   text hash     ab73b139a52ed951
+#   content hash  2befbfd99418c2d5
+#   text hash     9bb40de2c452245f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

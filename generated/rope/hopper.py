@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e4199f83d2f2cab2
-#   text hash     1f852d98f47146c4
+#   content hash  fe83299f0d1536b7
+#   text hash     f71d4639a6960336
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

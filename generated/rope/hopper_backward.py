@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c1a1878cc759cc1
-#   text hash     100ddb3138439af0
+#   content hash  d181b92d45a1ceab
+#   text hash     0bc2b952e9993b39
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fe3534b837352c1c
-#   text hash     126dd91d7937bfee
+#   content hash  0e4b6b9330e8034e
+#   text hash     4465b9549b992d6d
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

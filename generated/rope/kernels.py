@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8766f2c4c2b29e31
-#   text hash     1caf03d03b8d400d
+#   content hash  58e80d64fa24df83
+#   text hash     31e0232915e2431a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

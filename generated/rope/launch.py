@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a5ca89a7bb63b1a7
-#   text hash     47cf5ebbc43a3c3f
+#   content hash  67506d841e345bd1
+#   text hash     5a9f1639fac9099b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1b08da4d4fb2c880
-#   text hash     7bd2ca6246a2b891
+#   content hash  c3a88d0fb3ff3525
+#   text hash     b3187b5226a48fd1
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8115e8242b1318ea
-#   text hash     fdb344924c17118a
+#   content hash  91528f1242d80bf7
+#   text hash     49f37017e6054fee
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

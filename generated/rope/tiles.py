@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c7cba2e1f4c8262d
-#   text hash     bda1c738c3e6f357
+#   content hash  9ecd86f09ba4ac37
+#   text hash     a6229c2454b77f7f
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

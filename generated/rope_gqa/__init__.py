@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dbbc4f227261f7e9
-#   text hash     29d945453f00386d
+#   content hash  538dee94b1a151bd
+#   text hash     20096dc0e344f426
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

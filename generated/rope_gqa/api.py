@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f19bbba6d7ef1da8
-#   text hash     590118fd95db7e9c
+#   content hash  1f5a77f78db0f9b7
+#   text hash     7cf8285d1efaecd1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e9db64e4df0e4afa
-#   text hash     fbea3db527cc0ca6
+#   content hash  6fb4c3f3624ca57a
+#   text hash     a4097c5809a44e3f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c9bce7d4b2d6d1a3
-#   text hash     88e1483928b4b83a
+#   content hash  71e67e321a2e06d4
+#   text hash     0fe1cbbcdfa29fae
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5120420c434ca0b7
-#   text hash     10a9ff2276850247
+#   content hash  d46b96f5099405b2
+#   text hash     2b2852f0f3f5fd9a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

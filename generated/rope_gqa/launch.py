@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ebc3f6089c440fb6
-#   text hash     afc4821d0645e586
+#   content hash  a09aacdd4a3c0427
+#   text hash     0c3b9e534a56a210
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

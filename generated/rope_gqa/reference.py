@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1ec7081ea44aa518
-#   text hash     5e3c8228fe252d59
+#   content hash  245e5a0a74f5dd50
+#   text hash     e7de0a61cafedbc4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

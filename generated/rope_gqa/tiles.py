@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c32d7a89c8a58c0a
-#   text hash     81822ed97d25f0ee
+#   content hash  1900ac7690edd406
+#   text hash     593cc2d3cab10129
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0c3667f65c6e8f23
-#   text hash     91c476c3bd720dda
+#   content hash  ade817f6aae0b667
+#   text hash     0730291b84e0e7f2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

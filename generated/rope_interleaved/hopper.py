@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4841ff8d318944db
-#   text hash     c3097f3ac8fd04f3
+#   content hash  3ac678ec45aebf39
+#   text hash     4a3c52671f1ed54f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  83e6c2ce70ceb861
-#   text hash     cfaede41b105145e
+#   content hash  97d9a5b26f64658c
+#   text hash     904943ea0cabddc8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

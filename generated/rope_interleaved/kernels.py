@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c91c3cf2b32c308
-#   text hash     d98a095e5b812cd2
+#   content hash  c9e6813f20a9ab7f
+#   text hash     e66e83b5c0a91766
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

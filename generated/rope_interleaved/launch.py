@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  514ef832047b07e6
-#   text hash     baf613d13c221c03
+#   content hash  7b7cb701806cf3d7
+#   text hash     76807d6361825f88
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fe6d4280e9a0f8a9
-#   text hash     6015538fa72485ed
+#   content hash  e30dc451bce393a0
+#   text hash     5f442f3eb180c427
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

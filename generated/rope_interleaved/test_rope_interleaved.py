@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  82d9248d3aadaeee
-#   text hash     466b2f23a7d89068
+#   content hash  c1b1ecc545981cf8
+#   text hash     d0a42c7a6de276f2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eb23a7e4745e0daa
-#   text hash     b3d86a3251cc444b
+#   content hash  945e06b33177fe80
+#   text hash     fbd123c7847d5c4c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0eedab0edcdf49fb
-#   text hash     9872e6ad8c086ec0
+#   content hash  7976c61695721887
+#   text hash     04c9d1dab7e803bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

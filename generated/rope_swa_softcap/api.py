@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a5cf86aec2c5a9b2
-#   text hash     7ba84eaf4c52aac2
+#   content hash  098fd8d3c070978d
+#   text hash     39dc08343db54a1c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

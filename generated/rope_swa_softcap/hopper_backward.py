@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60653851aca34a0f
-#   text hash     da2776f5821e2242
+#   content hash  a1d435b2bd57744a
+#   text hash     c5fe0a6a5e41fc12
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

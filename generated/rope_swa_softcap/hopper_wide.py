@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  68382976c606b41b
-#   text hash     1f040a4f43c6a2db
+#   content hash  932b9cd4334d9a5a
+#   text hash     e7d3ef78e4ebc12a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c54840d82d428d50
-#   text hash     5f32d085bc2b5cd4
+#   content hash  dda178a577fa6943
+#   text hash     be29960e7687b9d8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  35fb1b93892ee14d
-#   text hash     64a860d4bffc9038
+#   content hash  c8cedfe3eb31422d
+#   text hash     61140f6dd94d29e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

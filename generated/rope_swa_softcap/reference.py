@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fd3d8e3e4ea50e76
-#   text hash     99d5a78f884ef2c6
+#   content hash  41f3ead1ce9418c9
+#   text hash     677f0ad9104e2b26
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

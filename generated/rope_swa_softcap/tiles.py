@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  21675208fad8f4ea
-#   text hash     d03eac84b51632ec
+#   content hash  ecf7a9c77fc38be7
+#   text hash     b616fbf5cd19f08e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  da6ab4e9eddaae97
-#   text hash     06e0ff3da4f19cd9
+#   content hash  5c0f8b82ca35fc1a
+#   text hash     57466bf86320a6aa
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bfdb2f7160e619ac
-#   text hash     2a57934932de6ff1
+#   content hash  ff163a18a0d0da56
+#   text hash     2f94ebdf3a56160d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

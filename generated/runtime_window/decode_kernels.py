@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  89acc1b3ae6f6948
-#   text hash     563e964147152dd3
+#   content hash  61f4a48387651c6e
+#   text hash     25447bb8bf5d7c91
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

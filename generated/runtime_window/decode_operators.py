@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1da2a516c2ba8a9c
-#   text hash     4989436cbc7783cf
+#   content hash  cef914f49654d81e
+#   text hash     2291fbf6652a49a5
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d51bfa9a567839d6
-#   text hash     ebda4c90fca1c64b
+#   content hash  4eff30df17da45d7
+#   text hash     5525bd881c38f3ea
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

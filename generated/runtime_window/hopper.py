@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6f2ba5fcc570e7a8
-#   text hash     b6b6ae670d5c5302
+#   content hash  9770201f342e005d
+#   text hash     cd9dba6abeb8c7fa
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

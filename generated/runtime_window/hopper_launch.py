@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  60df07e9def18623
-#   text hash     ba06d35a583dfe94
+#   content hash  26345ff0a32e4132
+#   text hash     5ba63112c2bc37fe
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9aca35bcf889c68a
-#   text hash     5606a410e2257808
+#   content hash  4ab415ec3a26eef4
+#   text hash     2b40d783965b0a67
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3df63f72c1a53e58
-#   text hash     3075603fcdb0aa7c
+#   content hash  68a931136595098d
+#   text hash     e371dc0eeb8bc454
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

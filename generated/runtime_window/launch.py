@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b743824055b67906
-#   text hash     50f3e69ad9fb6a51
+#   content hash  4a0a676e26aecc8c
+#   text hash     58878d1c0886110f
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

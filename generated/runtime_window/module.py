@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff269a98c87e5bb5
-#   text hash     4dbe7d548c23a173
+#   content hash  38b3997c8a1cc51a
+#   text hash     64d8b2a4b4a36526
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2ccbd4bbedc8c317
-#   text hash     9315f926b708b566
+#   content hash  6caa21b20ddaa3bb
+#   text hash     bb55f99d941aaaaa
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  695213a956a10674
-#   text hash     344dc8ad5d821819
+#   content hash  fe5bbb6e91b20202
+#   text hash     dfe63ef64464ecfc
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b63423960b8c90fa
-#   text hash     c62b43f56abf9b81
+#   content hash  559020195af75126
+#   text hash     7140b61e5f35e9e6
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b63a39063b3b8502
-#   text hash     1c2c04952f4c0aa7
+#   content hash  473660bb0b0734c7
+#   text hash     18d2d40b641644b4
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  94fa534893f5091b
-#   text hash     d69c09a793b5cf17
+#   content hash  45bfc9c49d136560
+#   text hash     e9f3bd3b24ce2fa8
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -68,7 +68,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import padding, runtime
-from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums, within
+from .kernels import LOG2E, find_entry, key_tiles, load_vector, partial_row_sums, within
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -248,22 +248,38 @@ def weigh(
     """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
     (
         k_len, scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
-        in_distance_score_stride_entry
+        in_distance_score_stride_entry, q_first, q_last
     ) = terms  # fmt: skip
+    k_first = k_start
+    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
-    in_distance_score_at_query = within(row[:, None], q_len)
-    in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
-    # [64, BLOCK_N]
-    in_distance_score_at = tl.load(
-        in_distance_score_base
-        + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
-        + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
-        mask=q_len > 0,
-        other=0,
-    ).to(tl.float32)
-    score = score + in_distance_score_at  # score + distance_score[clamp(k - q + 16, 0, 32)]
+    # score + distance_score[clamp(k - q + 16, 0, 32)]
+    in_distance_score_at_least = within(tl.minimum(tl.maximum(k_first - q_last + 16, 0), 32), 33)
+    in_distance_score_at_most = within(tl.minimum(tl.maximum(k_last - q_first + 16, 0), 32), 33)
+    # in most tiles all scores of a row read the same entry
+    if in_distance_score_at_least == in_distance_score_at_most:
+        # [64]
+        in_distance_score_at_q = load_vector(
+            in_distance_score_base + in_distance_score_at_least.to(tl.int64) * in_distance_score_stride_entry,
+            row,
+            in_distance_score_stride_query,
+            q_len,
+        )
+        score = score + in_distance_score_at_q[:, None]
+    else:
+        in_distance_score_at_query = within(row[:, None], q_len)
+        in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
+        # [64, BLOCK_N]
+        in_distance_score_at = tl.load(
+            in_distance_score_base
+            + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
+            + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
+            mask=q_len > 0,
+            other=0,
+        ).to(tl.float32)
+        score = score + in_distance_score_at
     if mixed:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -385,6 +401,8 @@ def work(
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
                 q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
@@ -405,7 +423,7 @@ def work(
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (
                     k_len, scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
-                    in_distance_score_stride_entry
+                    in_distance_score_stride_entry, q_first, q_last
                 )  # fmt: skip
                 first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
                 if last > first:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f99b7c81a5f46ad7
-#   text hash     01ceda80dd777019
+#   content hash  a704b2e7bc8c5664
+#   text hash     984408b358bb3dc6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
@@ -83,6 +83,10 @@ Symbols
                             the call gives another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
+    q_first                 first position of a tile of queries
+    q_last                  last position of a tile of queries, below k_len
+    k_first                 first position of a tile of keys
+    k_last                  last position of a tile of keys, below k_len
     first, last             range [first, last) of the tiles with something visible to the program's own tile
     full_first, full_last   range of the tiles that are fully visible to it: no step there needs the mask
     mixed                   whether a step applies the mask
@@ -99,6 +103,7 @@ Symbols
     row_base                offset of the program's batch entry and head in lse and delta
     first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
                             each
+    x_least, x_most         minimum and maximum of x along a tile; of a table, of the entries that it reads
     x_sum_row               rows of a tile in the sums for the gradient of x, which have a value for each entry
     keys, queries, terms    tuples of the values that a kernel passes to every step and that no step changes
     PRECISION               how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
@@ -199,15 +204,15 @@ def within(place, count):
 
 
 @triton.jit
-def add_by_row_and_entry(ptr, row, inside, entry, x, ENTRIES: tl.constexpr):
-    """Add, for each row `inside` and each of its ENTRIES, the sum of the tile's values with that `entry`.
+def add_to_entries(ptr, row, inside, entry, x, LEAST: tl.constexpr, MOST: tl.constexpr, ENTRIES: tl.constexpr):
+    """Add a tile's values to the entries of its rows `inside`.
 
-    Only this program adds there, so the order of additions is fixed.
+    In all tiles together a row has one value at most for each entry between LEAST and MOST, so those are stored.
     """
-    there, entry = x != 0, entry + tl.zeros(x.shape, tl.int32)
-    end = tl.max(tl.where(there, entry, -1)) + 1
-    for i in tl.range(tl.min(tl.where(there, entry, end)), end):
-        tl.atomic_add(ptr + row * ENTRIES + i, tl.sum(tl.where(entry == i, x, 0.0), 1), mask=inside, sem="relaxed")
+    first, between = row * ENTRIES, (entry > LEAST) & (entry < MOST)
+    tl.store(ptr + (first[:, None] + entry), x, mask=inside[:, None] & between)
+    tl.atomic_add(ptr + (first + LEAST), tl.sum(tl.where(entry == LEAST, x, 0.0), 1), mask=inside, sem="relaxed")
+    tl.atomic_add(ptr + (first + MOST), tl.sum(tl.where(entry == MOST, x, 0.0), 1), mask=inside, sem="relaxed")
 
 
 @triton.jit
@@ -263,24 +268,40 @@ def attend(
     k_desc, v_desc, b, k_offset, h, k_len = keys
     (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
-        in_distance_score_stride_entry
+        in_distance_score_stride_entry, q_first, q_last
     ) = terms  # fmt: skip
+    k_first = k_start
+    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    in_distance_score_at_query = within(row[:, None], q_len)
-    in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
-    # [BLOCK_M, BLOCK_N]
-    in_distance_score_at = tl.load(
-        in_distance_score_base
-        + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
-        + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
-        mask=q_len > 0,
-        other=0,
-    ).to(tl.float32)
-    score = score + in_distance_score_at  # score + distance_score[clamp(k - q + 16, 0, 32)]
+    # score + distance_score[clamp(k - q + 16, 0, 32)]
+    in_distance_score_at_least = within(tl.minimum(tl.maximum(k_first - q_last + 16, 0), 32), 33)
+    in_distance_score_at_most = within(tl.minimum(tl.maximum(k_last - q_first + 16, 0), 32), 33)
+    # in most tiles all scores of a row read the same entry
+    if in_distance_score_at_least == in_distance_score_at_most:
+        # [BLOCK_M]
+        in_distance_score_at_q = load_vector(
+            in_distance_score_base + in_distance_score_at_least.to(tl.int64) * in_distance_score_stride_entry,
+            row,
+            in_distance_score_stride_query,
+            q_len,
+        )
+        score = score + in_distance_score_at_q[:, None]
+    else:
+        in_distance_score_at_query = within(row[:, None], q_len)
+        in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
+        # [BLOCK_M, BLOCK_N]
+        in_distance_score_at = tl.load(
+            in_distance_score_base
+            + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
+            + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
+            mask=q_len > 0,
+            other=0,
+        ).to(tl.float32)
+        score = score + in_distance_score_at
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
@@ -313,6 +334,8 @@ def forward(
         if q_start >= q_len:
             return
     q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -334,7 +357,7 @@ def forward(
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
-        in_distance_score_stride_entry
+        in_distance_score_stride_entry, q_first, q_last
     )  # fmt: skip
     _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
@@ -367,8 +390,10 @@ def accumulate_dkdv(
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
     (
         q_begin, scale, k_pos, in_distance_score_base, in_distance_score_stride_query,
-        in_distance_score_stride_entry
+        in_distance_score_stride_entry, k_first, k_last
     ) = terms  # fmt: skip
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -377,18 +402,31 @@ def accumulate_dkdv(
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    in_distance_score_at_query = within(row[None, :], q_len)
-    in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[:, None] - q_pos[None, :] + 16, 0), 32), 33)
-    # [BLOCK_N, BLOCK_M]
-    in_distance_score_at = tl.load(
-        in_distance_score_base
-        + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
-        + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
-        mask=q_len > 0,
-        other=0,
-    ).to(tl.float32)
     # score + distance_score[clamp(k - q + 16, 0, 32)]
-    score = score + in_distance_score_at
+    in_distance_score_at_least = within(tl.minimum(tl.maximum(k_first - q_last + 16, 0), 32), 33)
+    in_distance_score_at_most = within(tl.minimum(tl.maximum(k_last - q_first + 16, 0), 32), 33)
+    # in most tiles all scores of a row read the same entry
+    if in_distance_score_at_least == in_distance_score_at_most:
+        # [BLOCK_M]
+        in_distance_score_at_q = load_vector(
+            in_distance_score_base + in_distance_score_at_least.to(tl.int64) * in_distance_score_stride_entry,
+            row,
+            in_distance_score_stride_query,
+            q_len,
+        )
+        score = score + in_distance_score_at_q[None, :]
+    else:
+        in_distance_score_at_query = within(row[None, :], q_len)
+        in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[:, None] - q_pos[None, :] + 16, 0), 32), 33)
+        # [BLOCK_N, BLOCK_M]
+        in_distance_score_at = tl.load(
+            in_distance_score_base
+            + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
+            + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
+            mask=q_len > 0,
+            other=0,
+        ).to(tl.float32)
+        score = score + in_distance_score_at
     # [BLOCK_M]
     lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
     delta = load_rows(delta_desc, row_base, q_start, row, 1, q_len)
@@ -423,6 +461,8 @@ def backward_dkv(
         if k_start >= k_len:
             return
     q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    k_first = k_start
+    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
@@ -447,7 +487,7 @@ def backward_dkv(
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
         terms = (
             q_begin, scale, k_pos, in_distance_score_base, in_distance_score_stride_query,
-            in_distance_score_stride_entry
+            in_distance_score_stride_entry, k_first, k_last
         )  # fmt: skip
         for i in tl.range(full_last, last):
             q_start = i * BLOCK_M
@@ -478,8 +518,11 @@ def accumulate_dq(
     k_desc, v_desc, b, k_offset, h, k_len = keys
     (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
-        in_distance_score_stride_entry, in_distance_score_at_sum_ptr, in_distance_score_at_sum_row
+        in_distance_score_stride_entry, in_distance_score_at_sum_ptr, in_distance_score_at_sum_row, q_first,
+        q_last
     ) = terms  # fmt: skip
+    k_first = k_start
+    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     # [BLOCK_N, BLOCK_D]
@@ -487,18 +530,31 @@ def accumulate_dq(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    in_distance_score_at_query = within(row[:, None], q_len)
-    in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
-    # [BLOCK_M, BLOCK_N]
-    in_distance_score_at = tl.load(
-        in_distance_score_base
-        + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
-        + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
-        mask=q_len > 0,
-        other=0,
-    ).to(tl.float32)
     # score + distance_score[clamp(k - q + 16, 0, 32)]
-    score = score + in_distance_score_at
+    in_distance_score_at_least = within(tl.minimum(tl.maximum(k_first - q_last + 16, 0), 32), 33)
+    in_distance_score_at_most = within(tl.minimum(tl.maximum(k_last - q_first + 16, 0), 32), 33)
+    # in most tiles all scores of a row read the same entry
+    if in_distance_score_at_least == in_distance_score_at_most:
+        # [BLOCK_M]
+        in_distance_score_at_q = load_vector(
+            in_distance_score_base + in_distance_score_at_least.to(tl.int64) * in_distance_score_stride_entry,
+            row,
+            in_distance_score_stride_query,
+            q_len,
+        )
+        score = score + in_distance_score_at_q[:, None]
+    else:
+        in_distance_score_at_query = within(row[:, None], q_len)
+        in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
+        # [BLOCK_M, BLOCK_N]
+        in_distance_score_at = tl.load(
+            in_distance_score_base
+            + in_distance_score_at_query.to(tl.int64) * in_distance_score_stride_query
+            + in_distance_score_at_entry.to(tl.int64) * in_distance_score_stride_entry,
+            mask=q_len > 0,
+            other=0,
+        ).to(tl.float32)
+        score = score + in_distance_score_at
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
@@ -506,9 +562,19 @@ def accumulate_dq(
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     if in_distance_score_at_sum_ptr is not None:
-        add_by_row_and_entry(
-            in_distance_score_at_sum_ptr, in_distance_score_at_sum_row, row < q_len, in_distance_score_at_entry, ds, 33
-        )
+        if in_distance_score_at_least == in_distance_score_at_most:
+            tl.atomic_add(
+                in_distance_score_at_sum_ptr + in_distance_score_at_sum_row * 33 + in_distance_score_at_least,
+                tl.sum(ds, 1),
+                mask=row < q_len,
+                sem="relaxed",
+            )
+        else:
+            in_distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
+            add_to_entries(
+                in_distance_score_at_sum_ptr, in_distance_score_at_sum_row, row < q_len, in_distance_score_at_entry,
+                ds, 0, 32, 33
+            )  # fmt: skip
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq
 
@@ -530,6 +596,8 @@ def backward_dq(
         if q_start >= q_len:
             return
     q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_first = q_start + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -560,7 +628,8 @@ def backward_dq(
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (
         scale, row, q_pos, q_len, in_distance_score_base, in_distance_score_stride_query,
-        in_distance_score_stride_entry, in_distance_score_at_sum_ptr, in_distance_score_at_sum_row
+        in_distance_score_stride_entry, in_distance_score_at_sum_ptr, in_distance_score_at_sum_row, q_first,
+        q_last
     )  # fmt: skip
     _, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4348c96df952b967
-#   text hash     a157b1f5ef2ff04e
+#   content hash  6bff990f9ae9d971
+#   text hash     94c37bb1358b6397
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

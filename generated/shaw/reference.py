@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  08e9e5199b670197
-#   text hash     89d1063cb6357b02
+#   content hash  8f55ea839c6fdc3f
+#   text hash     0744046852b72cd1
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

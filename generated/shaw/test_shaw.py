@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  787b386d1972a468
-#   text hash     431967216a476d1a
+#   content hash  0a609f682a718ab6
+#   text hash     c87a21bf8e8368a2
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

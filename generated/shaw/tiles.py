@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  33cf6dd2128296f7
-#   text hash     7583893299cc6518
+#   content hash  d0c0223971a61af8
+#   text hash     1dd98fcb0af94f58
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 
@@ -14,13 +14,13 @@ options for the compiler. The best is first; the others need less shared memory,
 TILES_16BIT = {
     "sm_90": {
         "forward": {
-            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
             512: ((64, 32, 8, 2), (32, 32, 8, 1), (16, 32, 8, 1)),
         },
         "backward_dkv": {
-            64: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
             128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
             512: ((32, 64, 8, 1), (16, 32, 8, 1), (16, 16, 8, 1)),
@@ -80,8 +80,8 @@ TILES_FP32 = {
 # can see; a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {
-        32: {0: (128, 64, 8, 3)},
-        64: {0: (128, 64, 8, 3)},
+        32: {0: (128, 128, 8, 2)},
+        64: {0: (128, 128, 8, 2)},
         128: {0: (128, 64, 8, 3)},
         256: {0: (128, 64, 8, 2)},
     },

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  deab3a58f9857d24
-#   text hash     c90dcd357a7bcd4c
+#   content hash  af5ec901c6b8d392
+#   text hash     f5a2397f96639d83
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

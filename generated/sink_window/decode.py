@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8dc49f92144e4db7
-#   text hash     9f899231d98089cd
+#   content hash  f63ea40ab0d5bc83
+#   text hash     d0e7be1084fced5f
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1e0c6f4f57d77d7
-#   text hash     203e42d83673a8b8
+#   content hash  d9dc59afd850e9e1
+#   text hash     a78fa78294df0527
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

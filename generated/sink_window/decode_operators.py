@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  27b1e1c6892b4fb2
-#   text hash     ad4c13c52aba4ff3
+#   content hash  c7ffe57615be0358
+#   text hash     c18b91523a50ad1e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

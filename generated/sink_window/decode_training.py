@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6a6719a9cccfbc35
-#   text hash     9828e93c313f9cdb
+#   content hash  b5de1dc60854c297
+#   text hash     6213219afa247aff
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

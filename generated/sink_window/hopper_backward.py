@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5717789203acdf8
-#   text hash     d504100e6d8fa3c9
+#   content hash  107e19b2f00623ad
+#   text hash     47fc51248a28b716
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  30213df69f7fe632
-#   text hash     5b25b087d72e9246
+#   content hash  cecdb0939679bc67
+#   text hash     66edbd850c6bda72
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

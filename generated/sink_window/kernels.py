@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ab0b24aad5b9ff8f
-#   text hash     2e200c664d86c318
+#   content hash  9d85322140218fd6
+#   text hash     31207d0442bc663b
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

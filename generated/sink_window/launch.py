@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d9026d241af74a5f
-#   text hash     44bc7aa92e0f685c
+#   content hash  6ab32b8cc5a89384
+#   text hash     cf57c58535620e7b
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3fc5e617484d8eeb
-#   text hash     8b2bb5e7732a3c81
+#   content hash  9db91aa9030438ac
+#   text hash     aa0afdfd9e67cf73
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b1f1516629a2198a
-#   text hash     011e1b1b04a0e6cc
+#   content hash  e73c1c7acf372460
+#   text hash     04f2b9bcef158b5e
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

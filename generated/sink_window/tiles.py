@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3765bdb5f0d553a0
-#   text hash     1cbead9dbcf0bc91
+#   content hash  e6bd3243f69fbbdf
+#   text hash     e07a9b2b8dbf581a
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9454f28b78a2ce5c
-#   text hash     fd063429dcd37f70
+#   content hash  0c4ece01dbd5a17f
+#   text hash     37c946462bea914b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fc8c4f3751343a26
-#   text hash     5141d193b2b0cc6a
+#   content hash  743101a2d552f94b
+#   text hash     556d1aae138afe02
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a6b5458fdfb87afd
-#   text hash     12d87fa5e1cb9e32
+#   content hash  250fa8cf8c098b1f
+#   text hash     3db3d9685deee59a
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  639bb5a7592a7e22
-#   text hash     69c92427ac06fce4
+#   content hash  3e9178550ca697c6
+#   text hash     43224324b421e27a
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

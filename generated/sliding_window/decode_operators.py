@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c68c0ece0b9ff5fb
-#   text hash     d6f2731113475b3d
+#   content hash  3a57418d44341fc0
+#   text hash     4a4cab7ba437a0e3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

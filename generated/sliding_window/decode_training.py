@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c307a1c80a36795e
-#   text hash     653a3e270279571e
+#   content hash  2cadb140f84f0537
+#   text hash     52bd85fb496c5001
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c70926b157e39feb
-#   text hash     7bfae8eb52220217
+#   content hash  e92ef09adcb7bebd
+#   text hash     82f3d670076b4e24
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

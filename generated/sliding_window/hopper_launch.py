@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a52484dca741545a
-#   text hash     435f3c8ebb312bf9
+#   content hash  7fc8cfb7b3652198
+#   text hash     7bf6ef349be49d07
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

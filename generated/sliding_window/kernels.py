@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8fabcc3cf2c8b032
-#   text hash     2f4eabfec70c8866
+#   content hash  e2b946f9ddf3d43e
+#   text hash     d6048daeea2fd19f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

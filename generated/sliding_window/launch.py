@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6747fe84855c913b
-#   text hash     d2102d57341cf283
+#   content hash  aa8da4f035221c1f
+#   text hash     bf6c0e2f060440b0
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

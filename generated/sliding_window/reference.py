@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0aad04debb25f8d
-#   text hash     2fbdf34da6557581
+#   content hash  91e02ba8fe16553b
+#   text hash     52e5a487644601a2
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

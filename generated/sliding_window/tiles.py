@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  32c43ab9408944f9
-#   text hash     e81894f28bf91427
+#   content hash  70b9afae1b6a714b
+#   text hash     782554790c1ea93d
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

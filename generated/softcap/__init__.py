@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  60904d1b2e23555b
-#   text hash     4937e45b3260d10d
+#   content hash  da6422f44d3b5433
+#   text hash     3032a8d4c5ca3072
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

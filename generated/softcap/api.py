@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6ccbe11eeaa12c2
-#   text hash     03d35f76dfe39a3e
+#   content hash  fca166cfdfa45489
+#   text hash     8c2d2fc1fbea2a94
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

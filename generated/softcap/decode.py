@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4b5c957712a97589
-#   text hash     09d8bb3dfed22603
+#   content hash  9bde0752ff49526b
+#   text hash     8ac3f777c9915505
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

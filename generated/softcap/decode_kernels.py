@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  41dfdb8571bc4354
-#   text hash     33f7dbd6bf14c8d3
+#   content hash  ed8290aa2235e87a
+#   text hash     eedb3cce6c5d448e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1229d074521641e0
-#   text hash     68a1f5f8e9f61dcc
+#   content hash  6c944ce91049069f
+#   text hash     a74ee3c256a94cd8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fd83cfc88b11dd7a
-#   text hash     299dc096c022fc2f
+#   content hash  5b1c018152aa9e8b
+#   text hash     19ceff6514fc0757
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

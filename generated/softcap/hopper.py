@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  18e0191c93a5d5ca
-#   text hash     f91836295471cbfb
+#   content hash  9250027ff58e0259
+#   text hash     6bf660d834bcf040
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

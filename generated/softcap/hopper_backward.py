@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3370d402bd794a23
-#   text hash     affde7a501aecdbc
+#   content hash  20d06dc0cb71ce2e
+#   text hash     e906522335d61251
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

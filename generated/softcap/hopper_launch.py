@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9e3803c8860e193f
-#   text hash     428bb1ced411b898
+#   content hash  c08f5545949bae50
+#   text hash     bc7c7c1a8d9a4983
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4d6b63bd9ddf0a30
-#   text hash     d856dcdb47599981
+#   content hash  bea22112adb06e91
+#   text hash     9f74220479ad006e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

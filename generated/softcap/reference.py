@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  441e7385e87221d4
-#   text hash     be67b51e2abaabdd
+#   content hash  e094411efd3ffaac
+#   text hash     9e34dd3bb244d0c5
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b511a8a9d2180e5
-#   text hash     1f2b4d6a705774e2
+#   content hash  5f65d674041d5d03
+#   text hash     6267c032cab44b55
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

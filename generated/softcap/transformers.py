@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2042c772a357e5e6
-#   text hash     4d2891c8a3b29ed8
+#   content hash  d0d8bf19c436682d
+#   text hash     24b7a0a49156d376
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

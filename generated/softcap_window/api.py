@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1ab72e83301b7bf8
-#   text hash     be6806d52bec3192
+#   content hash  3e3072bcb38206e3
+#   text hash     907bdbd9b277cc9a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7249189773b22906
-#   text hash     e145d4c09ec031cd
+#   content hash  540c1077ac108164
+#   text hash     ca39320ac4a9fe1b
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2d0aa2c21360c6b6
-#   text hash     eda0b50e4a6be5e5
+#   content hash  f74fc6c507357d05
+#   text hash     71131bd5a16c819e
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

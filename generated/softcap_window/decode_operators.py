@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9f7a4b4085be5e1
-#   text hash     a1c3436ddf92af32
+#   content hash  b4638683690794cf
+#   text hash     6a4575111ebd4dca
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

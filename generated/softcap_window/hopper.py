@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fc4967944c3877bf
-#   text hash     1fe964c0fb90df1a
+#   content hash  3562df454c9c70ab
+#   text hash     d93dfa00bae7f1b9
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  09d3cca77cd37a9e
-#   text hash     4cd5c93ac08d49fe
+#   content hash  93697846897bf590
+#   text hash     faa24a0ed23da82c
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

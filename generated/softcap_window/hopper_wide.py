@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf9b493bfdb953c1
-#   text hash     923e32794b80d81b
+#   content hash  406c16c0ba8259d1
+#   text hash     575814ba84400e03
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ef0a414f223a32b2
-#   text hash     c2a57fa410e3e12c
+#   content hash  c233978f85c83213
+#   text hash     e413803ffb3c9227
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

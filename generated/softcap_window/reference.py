@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52c8783835d35b38
-#   text hash     018ee55fd2eb14f7
+#   content hash  3db0871a2fc7c2f4
+#   text hash     934f8754658da856
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

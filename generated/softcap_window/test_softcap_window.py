@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c06f3d45e1e25452
-#   text hash     1766f6bdd8bc3651
+#   content hash  67151b47b4ea60c1
+#   text hash     53c8701dd03c184d
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

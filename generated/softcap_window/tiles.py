@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  55d59c7713f90335
-#   text hash     c27cf2fe33593894
+#   content hash  7bd016fb7992cdef
+#   text hash     314f3c8d9e80f7f2
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

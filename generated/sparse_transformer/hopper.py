@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a5b8806499c9afc
-#   text hash     41d13f111f04d0a4
+#   content hash  ecfdbfbc0c273c05
+#   text hash     de3d1814654d9e5e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

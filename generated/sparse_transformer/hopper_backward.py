@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f0415bd893b2e1d2
-#   text hash     3de77e99b04f4767
+#   content hash  d753d2081597f42b
+#   text hash     bb2b04cea033dcde
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  36d05cbdbec105f3
-#   text hash     ddff81549da4f48f
+#   content hash  5b79104d2dc1ed87
+#   text hash     de9a673ad241489d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

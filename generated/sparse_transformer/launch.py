@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  35a821638a740725
-#   text hash     de3c219e50a93c75
+#   content hash  c8e753762ec10f0d
+#   text hash     dd94878084b8c3fe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  54fa9be0cf70276c
-#   text hash     5527b91fdbe776bb
+#   content hash  0034bdb6fd7421c6
+#   text hash     40637c989fb355b4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

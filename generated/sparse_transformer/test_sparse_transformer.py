@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  906074cb5bfc3c3c
-#   text hash     67300f4fdf0b0ba9
+#   content hash  f243f65fd4112490
+#   text hash     b7e2318ba048bd07
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

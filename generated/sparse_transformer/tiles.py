@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  165e12f5e5b80c05
-#   text hash     430c9bed51ac8937
+#   content hash  ea45db20e3d8609a
+#   text hash     763ca397310d1214
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8d24dc0b260d1adb
-#   text hash     7c460df72e6448d3
+#   content hash  7daffccb9fca3fe9
+#   text hash     a3e11ae9c02e47d2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cbd496f8d6d6d80a
-#   text hash     86db778d61ba7694
+#   content hash  37e8bb3a45a0ae7a
+#   text hash     ae91f0726eb7a3f0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

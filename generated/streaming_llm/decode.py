@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a4aca9fe51605d96
-#   text hash     f89ad2d2410a0572
+#   content hash  f902efb75c5a7a4d
+#   text hash     388137ef58d06b6c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

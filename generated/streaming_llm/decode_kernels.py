@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad7cc242f9bc2a10
-#   text hash     84c91ff230c0bc47
+#   content hash  275f710a7fc58791
+#   text hash     6b855a78873bb939
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

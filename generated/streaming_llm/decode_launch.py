@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9fc2be7c8b5b54bf
-#   text hash     221817a30de20066
+#   content hash  c3c9d4a47617e666
+#   text hash     19e7a9fe03ac9215
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

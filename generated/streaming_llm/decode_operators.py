@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f4cca2632e56d180
-#   text hash     bad9800a31cacd8c
+#   content hash  501034d0657afb38
+#   text hash     a57e33382981b9e6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

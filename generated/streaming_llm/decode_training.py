@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d5eaf6526880927
-#   text hash     0df2a1195f13a26a
+#   content hash  613ce71cabddba60
+#   text hash     a4b7bdfcb26dad9d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

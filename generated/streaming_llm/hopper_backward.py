@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e208d6eda7082e0a
-#   text hash     afe5db25f24f7ab7
+#   content hash  e286a011d5b16cd5
+#   text hash     249a9f4f324be023
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  38a7eead0dd144a0
-#   text hash     85c775de7e0a5f73
+#   content hash  9f2e8252d4fc4c15
+#   text hash     6f5cb2e586117fca
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

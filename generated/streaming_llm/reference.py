@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  16496e7207db9862
-#   text hash     c240b9df8ffd5961
+#   content hash  11d91352b462af89
+#   text hash     8f7b62ddee5b3469
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4decee47baa76dce
-#   text hash     0fcff040e50c92c0
+#   content hash  82ca660db72be222
+#   text hash     b793c97ce1945cfb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

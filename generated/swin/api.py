@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ff97b67741be5a53
-#   text hash     aa5723b0f8fb65ac
+#   content hash  40e82c7353409354
+#   text hash     ef4055346f66d89a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d41d5829f9360d6e
-#   text hash     70af2b0bdc2a88be
+#   content hash  ebbf3ffd9db5ac48
+#   text hash     711bebbfa5373681
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

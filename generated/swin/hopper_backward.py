@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  10b0150fc0b22aac
-#   text hash     41b55ef9863812a0
+#   content hash  599abe903d21c7bd
+#   text hash     b37e77efa7894764
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

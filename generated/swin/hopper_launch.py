@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0d1da0c002d94401
-#   text hash     5f69e408a0385fee
+#   content hash  4cc1cf3e29e5f596
+#   text hash     de3076aec4938e43
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

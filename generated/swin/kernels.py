@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  35611cb5d2ac4f1b
-#   text hash     702a09ff0fa6ac18
+#   content hash  81a6779c48bf729a
+#   text hash     7426f57ffd2d7f3b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3e0e8a950db77fa7
-#   text hash     49cc154da579a714
+#   content hash  eebc0d2da78d1066
+#   text hash     8c24b459c160276f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c12d85abc367544c
-#   text hash     42a7a81674180eed
+#   content hash  de0d36ed9621503c
+#   text hash     b87ec054dc530024
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

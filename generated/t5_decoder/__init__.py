@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5a613bc8bee4e619
-#   text hash     1d2e723c8ed4dc04
+#   content hash  c8eb98f8965f8398
+#   text hash     0de5e12a5056a374
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d20f67c361fecc80
-#   text hash     8b2bc943c82dfe98
+#   content hash  4f5e9cc624b8b5ac
+#   text hash     a0b476f863d9c295
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8423bb86fc4d0af9
-#   text hash     ace56c067b27becc
+#   content hash  ff88f6939f106539
+#   text hash     413dc3c1aafcf8b8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8dad974d2c987125
-#   text hash     6b4f007121c54f67
+#   content hash  b6cf7e8c2ea026ed
+#   text hash     589f0969e80e10f1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c38bb6bf8cc0898b
-#   text hash     80c9f6892d4e27ce
+#   content hash  98b9ef0c7c545db6
+#   text hash     e192673967433859
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3d27de8b1e4725cc
-#   text hash     b844cfd247c6cebe
+#   content hash  82cc953ed5fcee78
+#   text hash     3ccf80bd2ea96ff7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

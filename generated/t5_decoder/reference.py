@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  983c877115e586f6
-#   text hash     ea4bd9a3c0506927
+#   content hash  b91a5ecf99dcddda
+#   text hash     41e06f846aad7a97
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5976cea0ecc33310
-#   text hash     3533566cbb858815
+#   content hash  79e35b36e043b219
+#   text hash     20543322a7c0b94d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

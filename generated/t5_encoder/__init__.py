@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c25ae274af395a6e
-#   text hash     f494d6defa8eb36b
+#   content hash  4cd88b7448ac1058
+#   text hash     d76af6d2b0c7878b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

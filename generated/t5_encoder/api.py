@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1aa056711c4d6e5
-#   text hash     d7babc8e22441e60
+#   content hash  91a70276f94bf18d
+#   text hash     fed10fc7c82d4511
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7f3d1a57dd0a8d6d
-#   text hash     5b23e5540eab77c0
+#   content hash  732f0d1281182eed
+#   text hash     1857e77de0492dfe
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1e658a3ee55cfc02
-#   text hash     58fce42605c4470c
+#   content hash  e65d77b981b3d72b
+#   text hash     d1a6ccce06b2e533
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

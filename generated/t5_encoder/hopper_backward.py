@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  55b5138613006e51
-#   text hash     4788a73879afe4ec
+#   content hash  e8117b77175da51a
+#   text hash     ac994fa2e70f9888
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

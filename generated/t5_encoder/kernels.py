@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b68094d3b2059492
-#   text hash     072d8364d2825d03
+#   content hash  0988cd7c4dbab859
+#   text hash     510807adf6e6dc39
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c8eb9b0b34eb4781
-#   text hash     9f9ec3386d1f40c8
+#   content hash  be3b5f89fd5829b8
+#   text hash     666bf40e409529fb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2cb27b4da1fdf528
-#   text hash     a67abea7058de770
+#   content hash  102a418dc3fd66e2
+#   text hash     a1fd160b422e7965
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

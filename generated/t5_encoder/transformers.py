@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab4a5a20bdd8a66d
-#   text hash     1319de7c39169ff6
+#   content hash  153b8602abd47160
+#   text hash     4903822054e23d96
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bfb5b51fa39ba294
-#   text hash     3bfb239ad7680f56
+#   content hash  450e20adc5f6997f
+#   text hash     d465e68cbbceb9bf
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

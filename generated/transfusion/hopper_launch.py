@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce2a4c200c84f5db
-#   text hash     1fceb21a94beef6f
+#   content hash  6550199bb5407a22
+#   text hash     05b847892580b0a2
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f3408c9e65a192f6
-#   text hash     b25c56ee52bb5ba5
+#   content hash  817abaab2b273fa4
+#   text hash     a324cb4b91b0fad7
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

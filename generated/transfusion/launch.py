@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  458424e3f6708d56
-#   text hash     2b107da3d46b5d00
+#   content hash  7d84520cd710e515
+#   text hash     76e7d39f26765f38
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  910bbf77ab1c1082
-#   text hash     7575231b50ae1bbb
+#   content hash  a65546d7e8e8f2fe
+#   text hash     37030b67828232fb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

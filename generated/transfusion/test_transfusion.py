@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  895f9f6378476d4e
-#   text hash     076e853323e1baa5
+#   content hash  c81e2e667bb6774e
+#   text hash     7d6c00869d9b2fd4
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  68937bb1cd300f40
-#   text hash     78fa3baf55eafccd
+#   content hash  e7aca277e7ce512d
+#   text hash     e0a7aa48584815c6
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

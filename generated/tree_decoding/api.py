@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d94051fce06bb35a
-#   text hash     b9e2f3ef5d54d9d1
+#   content hash  1cda47ccc23a2dd4
+#   text hash     fd427fa526656c79
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  47f0464783d6779f
-#   text hash     ff6aa2105ccfe0c8
+#   content hash  d2ec63b6e99d75b4
+#   text hash     c4b6d66f7db9fbbc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

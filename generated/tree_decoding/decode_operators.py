@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25eb1f0019abd789
-#   text hash     65ce0f2d68a5e32a
+#   content hash  ad30e2c097a3570d
+#   text hash     2786a7f60d97ad45
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c10cca96915de04d
-#   text hash     43e7de7dc68f204e
+#   content hash  caff51763aa5497e
+#   text hash     cb981cc3a9ba9ea5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

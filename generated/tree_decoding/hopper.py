@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ce56115debe730b4
-#   text hash     511a8cc0b279b1ad
+#   content hash  ad9ed5c7d9091b6e
+#   text hash     a7897ceda21fb9ed
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4569edf8616da9c0
-#   text hash     6b21f03a6d2a689b
+#   content hash  b016f2df2354d98f
+#   text hash     942d9fcbd5fb3195
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e96d9b04e3c0f49
-#   text hash     cd0983d39dad360b
+#   content hash  7c279c8696d319a4
+#   text hash     537c4d4d7a805f8a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  76e283fbbcac533e
-#   text hash     3c768edd7c7a95f1
+#   content hash  0c1bdd8adaafffa5
+#   text hash     043f90a7c3de998c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

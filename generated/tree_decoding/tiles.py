@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a52542487da88fc9
-#   text hash     fd5a6d2492c3b43a
+#   content hash  0b633e33f41fda1c
+#   text hash     292bdd2b0a7c66d5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

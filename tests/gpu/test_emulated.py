@@ -16,6 +16,7 @@ import devices
 import layouts
 import padding
 import pytest
+import row_tables
 import torch
 import unformatted
 from emulation.machine import Machine
@@ -520,6 +521,21 @@ def test_parts_by_distance_are_right(text: str, size: int, tmp_path: Path) -> No
         sizes = Sizes(2, *lengths, 4, 4 if "heads: equal" in text else 2, size, size, "fp16")
         assert max(distances(package, of, sizes, learn=learn)) < 2 * CLOSE
         assert "hopper.forward" in package.emulation.launched
+
+
+OF_ROWS = [*((name, 64) for name in row_tables.SPECS), ("of both in one term", 128), ("of sequences", 128)]
+
+
+@pytest.mark.parametrize(("name", "size"), OF_ROWS)
+def test_tables_of_rows_are_right(name: str, size: int, tmp_path: Path) -> None:
+    """Most tiles of scores read one entry of each row."""
+    of = rendered(RandomSpec("tables_of_rows", row_tables.text(name)), tmp_path)
+    assert differentiates(of, size) == (name in row_tables.DIFFERENTIATED)
+    package = Package(tmp_path / "tables_of_rows", multiprocessors=2)
+    sizes = Sizes(2, 200, 200 if "packed" in row_tables.text(name) else 300, 2, 1, size, size, "fp16")
+    assert max(distances(package, of, sizes)) < 2 * CLOSE
+    ran = {"forward": "hopper", "backward": "hopper" if differentiates(of, size) else "portable"}
+    assert targets.taken(package.runtime) == ran
 
 
 # values of pairs that are read from tiles, and whether dS is stored as their gradient; None: no kernels differentiate

@@ -13,10 +13,11 @@ from typing import Any
 
 import padding
 import pytest
+import row_tables
 import torch
 
 import attnforge
-from attnforge.gpu import calls
+from attnforge.gpu import calls, targets
 from attnforge.gpu.calls import Sizes
 from attnforge.language import spec as language
 from attnforge.plan import plan
@@ -244,6 +245,34 @@ def test_tables_learn_beside_queries_keys_and_values(
         found[target] = torch.autograd.grad(out, (learned, q, k, v), upstream)
     assert package.kernels("backward") == (["hopper_launch"] if batch > 1 else [])
     assert package.kernels("backward_tables") == (["kernels"] if batch > 1 else [])
+    for mine, portable in zip(found["hopper"], found["portable"], strict=True):
+        assert (mine.float() - portable.float()).norm() < 4e-3 * portable.float().norm()
+
+
+@pytest.mark.parametrize("lengths", [(300, 300), (65, 700), (1111, 1111)])
+@pytest.mark.parametrize("size", [32, 64, 80, 128])
+@pytest.mark.parametrize("name", row_tables.SPECS)
+def test_tables_of_rows_give_what_they_give_portable_kernels(
+    name: str, size: int, lengths: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most tiles of scores read one entry of each row."""
+    pytest.importorskip("black")
+    monkeypatch.setenv("ATTNFORGE_CACHE", str(tmp_path))
+    path = tmp_path / "tables_of_rows.yaml"
+    path.write_text(row_tables.text(name))
+    module, of = attnforge.build(path), plan.build(language.load(path, terms=resources.terms_for(path)))
+    known = targets.runtime(module)
+    q_len = lengths[1] if of.spec.packed else lengths[0]
+    call = calls.make(of, Sizes(3, q_len, lengths[1], 4, 2, size, size, "fp16").of(of.spec), "cuda")
+    found = {}
+    for target in ("portable", "hopper"):
+        known.LaunchCache.known.clear()
+        with targets.asked(target):
+            out = module.attention(*call.operands, **call.keywords)
+            upstream = torch.randn(out.shape, generator=torch.Generator("cuda").manual_seed(1), device="cuda").half()
+            found[target] = (out, *torch.autograd.grad(out, call.wanted, upstream))
+        backward = target if name in row_tables.DIFFERENTIATED else "portable"
+        assert targets.taken(known) == {"forward": target, "backward": backward}
     for mine, portable in zip(found["hopper"], found["portable"], strict=True):
         assert (mine.float() - portable.float()).norm() < 4e-3 * portable.float().norm()
 

@@ -29,7 +29,7 @@ class Pass:
 def at_once(hopper: Hopper, learned: Iterable[Reduction], tables: Tables | None) -> str:
     """Text of whether kernels for Hopper GPUs may serve a call: others compute all gradients that they do not."""
     made = {*hopper.summed, *((hopper.pairs.total,) if hopper.pairs else ())}
-    narrow, apart, found = {*hopper.of_narrow_heads}, {*(tables.sums if tables else ())}, [*hopper.pairs.fits]
+    narrow, apart, found = {*hopper.of_narrow_heads}, {*(tables.sums if tables else ())}, [*hopper.fits]
     for i, one in enumerate(learned, 3):
         if not one.made_of(made):
             found.append(f"(apart or not wanted[{i}])" if one.made_of(apart) else f"not wanted[{i}]")

@@ -22,6 +22,7 @@ from . import (
     sections,
     tile_ranges,
     tiles,
+    uniform_entries,
     variant_tiles,
 )
 from .analysis import Analysis, analyse
@@ -331,6 +332,7 @@ def build(spec: Spec) -> Plan:
     apart = (*kernels.pairs, *((kernels.tables,) if kernels.tables else ()))
     all_terms = (analysis.by_query, analysis.by_key, *(one.terms for one in apart))
     helpers = {name for terms in all_terms for name in terms.helpers} | set(tile_ranges.helpers(spec))
+    helpers |= {name for terms in all_terms for name in uniform_entries.of(terms).helpers}
     helpers |= {name for found in (analysis.key_states, analysis.query_states) if found for name in found.helpers}
     evaluated = every if hopper.serves(spec) else parts
     helpers |= evaluated.helpers if evaluated else set()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..printing.printers import TRITON_HELPERS
+from . import uniform_entries
 from .package_kernels import PackageKernels
 from .parameters import Function, Kernel, jitted
 
@@ -72,13 +73,17 @@ def _rows(s: PackageKernels, helpers: frozenset[str]) -> Iterator[Function]:
     a, spec = s.analysis, s.spec
     forms = {access.form for access in a.by_query.accesses}
     tables = a.by_query.tables
+    tied = (*(s for s in tables if s.access.tie), *a.by_key.tables)
+    uniform = tuple(entry for terms in (a.by_query, a.by_key) for entry in uniform_entries.of(terms).all)
+    alone = {entry.total for entry in uniform if entry.alone}
     wanted = {
-        "loads to_32bit load_vector": "row" in forms or spec.algorithm.backward,
+        "loads to_32bit load_vector": "row" in forms or bool(uniform) or spec.algorithm.backward,
         "loads load_pairs": "pair" in forms,
         "loads within": "entry" in forms or "within" in helpers,
         "stores add_by_entry": any(s.access.tie is None for s in tables),
         "stores add_by_entry_at": any(kind == "*i32" for kind in a.by_query.tables_back.values()),
-        "stores add_by_row_and_entry": any(s.access.tie for s in tables) or bool(a.by_key.tables),
+        "stores add_by_row_and_entry": any(s not in alone for s in tied),
+        "stores add_to_entries": any(s in alone for s in tied),
         "loads batch_and_head": spec.algorithm.by_query,
         "loads load_rows": s.described,
         "stores add_product": True,

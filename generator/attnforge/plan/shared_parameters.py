@@ -186,12 +186,12 @@ class SharedParameters:
         """A kernel's step: it takes the program's own tiles, the means to locate others, and the terms' inputs."""
         by_query = terms.own == "q"
         place, start = self.storage.place("k" if by_query else "q"), "k_start" if by_query else "q_start"
-        inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
+        inside = ("k_first", "k_last", "k_pos") if by_query else ("row", "q_pos", "q_first", "q_last")
         loads = (*terms.loads("step"), *terms.loads("mask"))
         read = {*read, *statements.reads((*terms.keep, *loads))}
         rows = (self.analysis.kv, "k_len") if by_query else ("h", "q_len")
         walked = (*walked, *place, *rows)
-        lengths = (BEGIN,) if not by_query and {"q_pos", "q_first"} & read else ()
+        lengths = (BEGIN,) if not by_query and {"q_pos", "q_first", "q_last"} & read else ()
         scale = "scale" if self.spec.scores else "scale_log2"
         blocks = (
             "BLOCK_N" if by_query else "BLOCK_M",
@@ -202,7 +202,8 @@ class SharedParameters:
         )
         made = statements.targets(loads)
         sums = [name for s in terms.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
-        sums += ["q_first", *(f"{name}_ptr" for name in terms.tables_back)] if by_query else []
+        sums += ["q_first", "q_last"] if by_query else ["k_first", "k_last"]
+        sums += [f"{name}_ptr" for name in terms.tables_back]
         known = {*results, *own, start, *walked, *lengths, scale, *inside, *made}
         words = (*lengths, scale, *terms.passed(read, known, ("slot", *sums)))
         bundles = (("keys" if by_query else "queries", walked), ("terms", words))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .. import latent, programs, rotation, softmax, visibility
+from .. import latent, programs, rotation, softmax, uniform_entries, visibility
 from ..access import Access
 from ..kernel_terms import KernelTerms, Sum
 from ..loops import Loops
@@ -45,7 +45,8 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
     results, loads, masked = ("acc", "m", "l"), _step_loads(p, terms), terms.loads("mask")
     used = softmax.used(terms)
     own, walked = ("q_tile", *latent.names(a, "q_rest")), (*keys.passed, *latent.names(a, "k_rest_desc"), "v_desc")
-    step = p.step("attend", terms, results, own, walked, reads((*terms.score, *used)))
+    uniform = uniform_entries.of(terms)
+    step = p.step("attend", terms, results, own, walked, reads((*terms.score, *used, *uniform.ends)))
     # with parts by distance, whose loads are pipelined, the assembler serializes products in a joined loop
     joined = a.joined and not terms.by_distance.parts
     loops = Loops(a.keys, a.key_states, step.call, joined, step.tails, terms.narrowed, backwards=True)
@@ -72,10 +73,10 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
         {
             "step_loads": (
                 *step.unpacked,
-                *needed(programs.rows("k"), {"k_pos"}),
+                *needed(programs.rows("k"), {"k_pos"} | reads(uniform.ends)),
                 Statement("k_tile", keys.tile, shape=keys.shape),
             ),
-            "scored": (*latent.scored(a, "q"), *loads, *terms.score),
+            "scored": (*latent.scored(a, "q"), *uniform.scored((*uniform.ends, *loads, *terms.score))),
             "tail": programs.tail_cleared(a, "k", "v_tile"),
             "masked": (*masked, *visibility.of_keys(terms)),
             "unseen": softmax.unseen(p.spec),
@@ -130,10 +131,10 @@ def _dkv(p: SharedParameters) -> Kernel:
     own = ("k_tile", "v_tile", *latent.names(a, "k_rest"))
     walked = ("q_desc", *latent.names(a, "q_rest_desc"), "dout_desc", "lse_desc", "delta_desc", "row_base")
     used, back = softmax.used_again(terms), softmax.passed_back(terms, "stays")
-    loads = _step_loads(p, terms)
-    scored = (*loads, *terms.inward)
+    loads, uniform = _step_loads(p, terms), uniform_entries.of(terms)
+    scored = uniform.scored((*uniform.ends, *loads, *terms.inward))
     masked = (*terms.loads("mask"), *visibility.masked(terms, ["(row < q_len)[None, :]"]))
-    read = reads((*terms.added, *terms.inward, *used, *back))
+    read = reads((*terms.added, *terms.inward, *used, *back, *uniform.ends))
     step = p.step("accumulate_dkdv", terms, results, own, walked, read)
     step = replace(step, constants=(*step.constants, "MAKES"))
     loops = Loops(
@@ -192,7 +193,7 @@ def _dkv(p: SharedParameters) -> Kernel:
             "guarded": terms.guarded,
             "used": used,
             "back": back,
-            "outward": (*terms.outward, *latent.passed_back(a, "k", 'MAKES != "dv"')),
+            "outward": (*uniform.added(terms.outward), *latent.passed_back(a, "k", 'MAKES != "dv"')),
             "enter": (
                 Statement("tile", "tl.program_id(TILE_AXIS)"),
                 *((Statement("Hkv", "Hq // GROUP"),) if p.spec.grouped else ()),
@@ -244,8 +245,8 @@ def _dq(p: SharedParameters) -> Kernel:
     results = ("dq", *latent.names(a, "dq_rest"), *(s.name for s in terms.sums))
     tiles = ("q_tile", *latent.names(a, "q_rest"), "dout_tile", "lse", "delta")
     walked = ("k_desc", *latent.names(a, "k_rest_desc"), "v_desc")
-    back = softmax.passed_back(terms)
-    read = reads((*terms.added, *terms.inward, *back))
+    back, uniform = softmax.passed_back(terms), uniform_entries.of(terms)
+    read = reads((*terms.added, *terms.inward, *back, *uniform.ends))
     step = p.step("accumulate_dq", terms, results, tiles, walked, read)
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed)
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
@@ -274,20 +275,19 @@ def _dq(p: SharedParameters) -> Kernel:
         {
             "step_loads": (
                 *step.unpacked,
-                *needed(programs.rows("k"), {"k_pos"}),
+                *needed(programs.rows("k"), {"k_pos"} | reads(uniform.ends)),
                 *programs.tile(a, "k", "k", "BLOCK_D"),
                 *programs.tile(a, "v", "k", "BLOCK_DV"),
             ),
             "tail": programs.tail_cleared(a, "k", "k_tile", "v_tile"),
             "scored": (
                 *latent.scored(a, "q", programs.tail_cleared(a, "k", "k_rest")),
-                *_step_loads(p, terms),
-                *terms.inward,
+                *uniform.scored((*uniform.ends, *_step_loads(p, terms), *terms.inward)),
             ),
             "masked": (*terms.loads("mask"), *visibility.of_keys(terms)),
             "guarded": terms.guarded,
             "back": back,
-            "outward": (*terms.outward, *latent.passed_back(a, "q")),
+            "outward": (*uniform.added(terms.outward), *latent.passed_back(a, "q")),
             "enter": (
                 *programs.tile_of_queries(a, ("dq", "D")),
                 *programs.opened(

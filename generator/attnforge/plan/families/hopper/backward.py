@@ -166,14 +166,14 @@ class Backward(Weights):
     def _load_taken(self) -> tuple[str, ...]:
         place = (*self.shared.storage.place("q"), *self.shared.storage.told, "come")
         given = ("q_desc", "dout_desc", "lse_ptr", "delta_ptr", "row_base", *place, "h", "q_len")
-        terms = ("terms",) if self.added else ()
+        terms = ("terms",) if self._lse else ()
         known = (*self._load_results, "q_start", *given, "queries", *terms, "BLOCK_M", "STAGES")
         return (*known, *self.pairs.taken(known))
 
     @property
     def _lse(self) -> tuple[Block, ...]:
         """The statements that subtract a query's addend from its LSE, after the tuple of the names they read."""
-        return self.added.less(self.terms, programs.rows("q")) if self.added else ()
+        return self.added.less(self.terms, programs.rows("q")) if self.added else self.uniform.handed_on
 
     @property
     def _k_added(self) -> tuple[Statement, ...]:
@@ -282,7 +282,7 @@ class Backward(Weights):
         """The statements of a step that turns scores into weights, and the barrier for tiles that are cut."""
         return {
             "rows": (*self.step.unpacked, *self._rows(self._scored)),
-            "scored": self._scored,
+            "scored": self.uniform.scored(self._scored),
             **self._hiding,
             "sloped": self._sloped,
             **self._dropping,
@@ -300,7 +300,7 @@ class Backward(Weights):
         A branch costs least before, where the wait for scores splits the step anyway. If something is added to scores
         after that, weights are cleared instead: an addend may be inf at positions that the mask hides.
         """
-        front = not self._masks_all and not self.added
+        front = not self._masks_all and not self.added and not any(one.aside for one in self.uniform.all)
         hides = Statement("p", "tl.where(keep, p, 0.0)")
         if front:
             hides = Statement("score", 'tl.where(keep, score, float("-inf"))')

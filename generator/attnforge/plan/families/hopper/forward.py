@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from ... import programs, softmax, visibility
+from ... import programs, softmax, uniform_entries, visibility
 from ...access import Site
 from ...analysis import IN_LOG2
 from ...kernel_terms import KernelTerms
@@ -14,6 +14,7 @@ from ...loops import Loops
 from ...parameters import Kernel, Parameter, Step
 from ...shared_parameters import TILED, SharedParameters
 from ...statements import Block, Branch, Bundle, Call, Statement, names, needed, reads, targets
+from ...uniform_entries import UniformEntries
 from ..partition import numbers_first, partition
 from ..portable import in_groups, rows_of_keys
 from . import by_distance, copies, steady_rows, tile_order
@@ -111,14 +112,14 @@ class Forward:
         scale = "scale_log2" if self._in_log2 else "scale"
         fixed = (*(("k_len",) if "k_len" in reads((*self._keys(), *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
-        read = reads((*self._score, *terms.visible(apart=True), *loads))
-        passed = terms.passed(read, known, by_distance.places(terms))
+        read = reads((*self._score, *terms.visible(apart=True), *loads, *self.uniform.ends))
+        passed = terms.passed(read, known, (*by_distance.places(terms), "q_first", "q_last"))
         return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N", "OVERLAPPED"), False)
 
     @property
     def _steadily_taken(self) -> tuple[str, ...]:
         """Arguments of a step whose rows keep the reference that their weights are relative to."""
-        read = {"m", "l", "score", "terms"} | reads((*self._keys(masked=False), *self._scored()))
+        read = {"m", "l", "score", "terms"} | reads((*self._keys(masked=False), *self._scored(), *self.uniform.ends))
         return tuple(name for name in (*self._own("m"), "terms", "BLOCK_N") if name in read)
 
     def _own(self, *measured: str) -> tuple[str, ...]:
@@ -180,8 +181,12 @@ class Forward:
         numbers, own = numbers_first(terms, (*own, *self._begun))
         numbers_of_loader, lengths = numbers_first(terms, lengths)
         blocks: dict[str, tuple[Block, ...]] = {
-            "scored": (*self.step.unpacked, *self._keys(), *self._scored()),
-            "scored_on": (*self.step.unpacked, *self._keys(masked=False), *self._scored(_AT_ONCE)),
+            "scored": (*self.step.unpacked, *self._keys(), *self.uniform.scored(self._scored())),
+            "scored_on": (
+                *self.step.unpacked,
+                *self._keys(masked=False),
+                *self.uniform.scored(self._scored(_AT_ONCE)),
+            ),
             "below": self._below,
             "masked": self._masked,
             "pivot": steady_rows.pivot(p.spec),
@@ -250,7 +255,7 @@ class Forward:
     def _keys(self, *, masked: bool = True) -> tuple[Statement, ...]:
         """The positions of a tile's keys, if terms read them; masks read nothing unless the tile is `masked`."""
         of_masks = {"k_pos"} | reads((*self._loads("mask"), *self.terms.visible(apart=True)))
-        read = reads((*self._loads("step"), *self._score)) | (of_masks if masked else set())
+        read = reads((*self._loads("step"), *self._score, *self.uniform.ends)) | (of_masks if masked else set())
         found = needed(programs.rows("k"), read)
         value = f"k_start + gl.arange(0, BLOCK_N, {KEYS_OF_SCORES})"
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
@@ -264,6 +269,11 @@ class Forward:
     def _in_log2(self) -> bool:
         """True if products become scores in log2 units at once."""
         return not self._score
+
+    @property
+    def uniform(self) -> UniformEntries:
+        """The tables with entries for each row of which most tiles read a single one."""
+        return uniform_entries.of(self.terms, rows="64")
 
     @property
     def _score(self) -> tuple[Statement, ...]:

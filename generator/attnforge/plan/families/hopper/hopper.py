@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....language.spec import Spec
+from ... import uniform_entries
 from ...access import Access
 from ...analysis import analyse
 from ...by_distance import ByDistance
@@ -96,6 +97,8 @@ class Hopper:
             return "paired"
         if self.by_distance:
             return f"tabled_{self.shared.analysis.by_query.weight}"
+        if self.weight == "heavy" and uniform_entries.are_all(self.shared.analysis.by_query):
+            return "uniform"
         return self.added.kind if self.added and self.weight != "drawn" else ""  # dropout is measured by itself
 
     @cached_property
@@ -152,6 +155,8 @@ class Hopper:
         found = self.backward
         if found is None or self.pairs or (found.added and found.added.learns):
             return None
+        if any(one.aside for one in found.uniform.all):
+            return None
         return Wide(found.shared, found.added)
 
     @property
@@ -160,6 +165,12 @@ class Hopper:
         if not self.backward:
             return ()
         return (*self.backward.sums.all, *(self.by_distance.totals if self.by_distance else ()))
+
+    @property
+    def fits(self) -> tuple[str, ...]:
+        """Texts of what the inputs of a call have to be for the backward pass."""
+        entries = self.backward.uniform.all if self.backward else ()
+        return (*self.pairs.fits, *(one.fits for one in entries))
 
     @property
     def of_narrow_heads(self) -> tuple[Sum, ...]:

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ... import programs, visibility
+from ... import programs, uniform_entries, visibility
 from ...kernel_terms import KernelTerms
 from ...positions import BEGIN
 from ...shared_parameters import SharedParameters
 from ...statements import Block, Statement, names, needed, reads, targets
+from ...uniform_entries import UniformEntries
 from . import by_distance
 from .additions import Added
 from .by_distance import SummedPart
@@ -43,6 +44,11 @@ class Weights:
     def sums(self) -> Sums:
         """The sums that are accumulated along the way."""
         return Sums(self.shared)
+
+    @cached_property
+    def uniform(self) -> UniformEntries:
+        """The tables with entries for each row of which most tiles read a single one."""
+        return uniform_entries.of(self.terms, rows="64", aside=True)
 
     @cached_property
     def pairs(self) -> PairTiles:
@@ -96,7 +102,7 @@ class Weights:
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
         words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
         words += (BEGIN,) if {"q_pos", "q_first"} & read and BEGIN not in fixed else ()
-        more = ("k_added", *by_distance.places(terms))
+        more = ("k_added", "k_first", "k_last", *by_distance.places(terms))
         return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, more))),)
 
     def _rows(self, blocks: Iterable[Block]) -> tuple[Statement, ...]:
@@ -127,7 +133,10 @@ class Weights:
     @property
     def _step_loads(self) -> tuple[Statement, ...]:
         """The loads of a step for scores."""
-        return () if self.added else (*self.pairs.read(self.terms.loads("step")), *by_distance.loads(self.terms))
+        if self.added:
+            return ()
+        pairs = self.pairs.read(self.terms.loads("step"))
+        return (*self.uniform.ends, *pairs, *by_distance.loads(self.terms))
 
     @property
     def _inward(self) -> tuple[Statement, ...]:
@@ -144,7 +153,10 @@ class Weights:
         """Text of the exponent of 2 that gives the weights."""
         if self.added:
             return "score * scale_log2 + (k_added[:, None] - lse[None, :])"
-        return f"score * {self.shared.analysis.scale_log2} - lse[None, :]"
+        product = f"score * {self.shared.analysis.scale_log2}"
+        if of_keys := self.uniform.of_keys:
+            return f"{product} + ({of_keys} - lse[None, :])"
+        return f"{product} - lse[None, :]"
 
     @property
     def _factors(self) -> dict[str, str]:

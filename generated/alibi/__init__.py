@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68b1ee4e99b84aea
-#   text hash     62adac6c1cf9e92a
+#   content hash  09f485f541ee226b
+#   text hash     d4d888bf5f5e7502
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4b2319e32d1db50f
-#   text hash     afe04606fa97403b
+#   content hash  603f3f2c8b81a686
+#   text hash     0d5e7514985b6193
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  56ba676269181277
-#   text hash     82fe85bf2663775e
+#   content hash  88046ceff306f181
+#   text hash     8a967f83a5fcebc3
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

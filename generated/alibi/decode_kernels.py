@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  620263df33a275cd
-#   text hash     0a6891b138745e89
+#   content hash  7f4738c9cebf010f
+#   text hash     38728a31859b8f54
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8929db68e6a35604
-#   text hash     1415ea659b2fa101
+#   content hash  383cbd7f06066486
+#   text hash     268a52bf2b6128fd
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4352e319b49b5a51
-#   text hash     123edfa6a57c4c28
+#   content hash  31b9735f5f8b27b5
+#   text hash     4fc525c716249f9f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b0b6824286c1a9c0
-#   text hash     a88ea85ec24412c6
+#   content hash  7f07d5ac5ab80ddb
+#   text hash     30016a666de35120
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6acb0268272e9d4
-#   text hash     1e738b4ec0648ee4
+#   content hash  b0c984e10ff18d24
+#   text hash     c3f8383c494bf2e3
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

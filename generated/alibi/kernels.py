@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0473a5a61b8ac1c6
-#   text hash     1e6d900e11c90fde
+#   content hash  49f66be1c71c56d0
+#   text hash     cea52ad746410d2d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f96234bc8379ec14
-#   text hash     7b91b7078c55b15f
+#   content hash  10216f1eee29f56b
+#   text hash     b315aa482ac8fddf
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

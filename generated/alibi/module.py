@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d317ec3dd3deaf9a
-#   text hash     19d5a503b551a4d9
+#   content hash  8653aa95e7141e53
+#   text hash     137d48ffa8804a5e
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

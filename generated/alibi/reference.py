@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b4c2a40d4191b2f0
-#   text hash     b5a61b5f8868887e
+#   content hash  c88dd56240b508c7
+#   text hash     b0eaeeea78202a46
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

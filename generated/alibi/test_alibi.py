@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6e6f3722c56cf8e1
-#   text hash     027dac638f890162
+#   content hash  509e26461d23af4c
+#   text hash     a966d063b3d634e2
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  436528c3be6b0853
-#   text hash     62c0e5382da30e1c
+#   content hash  81cf1ccc7b700b31
+#   text hash     61b564e1a4454659
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

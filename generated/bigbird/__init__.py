@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  37b8666825ce2252
-#   text hash     57243e7eab5d7b92
+#   content hash  9a2b7d162903e3c4
+#   text hash     d688d3697b4e692c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

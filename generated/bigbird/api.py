@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3c97ca99f58dda8e
-#   text hash     3596defb4a77c29d
+#   content hash  96717e913bde96dd
+#   text hash     6dbe7cfa7f7dd15b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f6d2a8baa7de3ac6
-#   text hash     47e969bbbec22d4c
+#   content hash  b0ee270004ff47bf
+#   text hash     2d888a3d0a5a6705
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a13190b38654ced5
-#   text hash     e01c6d7352f8bae3
+#   content hash  d707daa846d34d4f
+#   text hash     cbaadef51e800b4f
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

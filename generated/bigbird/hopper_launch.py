@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7feb8dab631a81cf
-#   text hash     f3b89c0bf7fa05bc
+#   content hash  1d108cecbf01d325
+#   text hash     0986515871e853d6
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

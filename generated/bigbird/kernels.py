@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  315392238b0be75d
-#   text hash     36fc094bf7072e6c
+#   content hash  b8017cb881340650
+#   text hash     7f127e4d2a0c41bd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  175907f4a3d49648
-#   text hash     4165dd51650f2670
+#   content hash  1cbacbddc4ad9477
+#   text hash     2a0968b7dc5083df
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

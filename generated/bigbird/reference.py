@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f1f9605e82aa93ae
-#   text hash     e7d3d68ba2ce51cd
+#   content hash  b8c318f37eb00470
+#   text hash     9e589eb9ace97691
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

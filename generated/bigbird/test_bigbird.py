@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9211b5aa8a46ad5e
-#   text hash     0d096cdd44679607
+#   content hash  4aa3340e5761516b
+#   text hash     d9ed6942cda28dfb
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  075c1eca546d8810
-#   text hash     cfd60822d26c3f26
+#   content hash  670c4d97bf8ad4f2
+#   text hash     30254bd62bbf0534
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  952fd78687284831
-#   text hash     c67d21e6ba761bdb
+#   content hash  bc69fa850074cf7f
+#   text hash     2600357db0100c52
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5b148bb0406c7cf4
-#   text hash     0a2afa4270d4730a
+#   content hash  2343bb4d517917f0
+#   text hash     5f8bcbee4d281e90
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d5a511e0f5f28dec
-#   text hash     904b9392494d4ebc
+#   content hash  49581d3355543fe4
+#   text hash     12af995ce5f49559
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e934a178b655fce8
-#   text hash     c9d62527356e5850
+#   content hash  d54d786680066b01
+#   text hash     02d28e2c0cff0f6b
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a8e31f48ea2e8af7
-#   text hash     3756ac6208c68815
+#   content hash  74e1129bd4ac036d
+#   text hash     50350914379e100a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  989cf4ec485342c5
-#   text hash     8ec50b19e984b882
+#   content hash  1b32b75262d3b468
+#   text hash     22bb8cbf9623e7e1
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  df9b99c860247db9
-#   text hash     6eecec54f7fd28e8
+#   content hash  ea893ccedec03968
+#   text hash     d82e675eb2b64ebd
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c868bbd880d9d808
-#   text hash     1e17250239cfc8f8
+#   content hash  0163b2108ef623c9
+#   text hash     9d344a979243a48c
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

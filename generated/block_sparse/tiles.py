@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4997820312f8c098
-#   text hash     fb34c9fa8e0323d0
+#   content hash  3ef763c4d0ead70d
+#   text hash     397b3c0c7ab8ce3c
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d2c08a03d9c0a73
-#   text hash     884b11b8229c888f
+#   content hash  93dd4dbeb9b487b0
+#   text hash     48a94ad8eca08404
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df4828d7398f4fa5
-#   text hash     02dcf3ceda003ccc
+#   content hash  a75e5b0a672a153c
+#   text hash     ea914d64b84e8c32
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7706e8354082745
-#   text hash     2a9aec894ca53e2f
+#   content hash  dacb15aa77c1aae1
+#   text hash     b76e2f4912d7c320
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

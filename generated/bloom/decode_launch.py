@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  696b452f80f61a47
-#   text hash     908a71d8a0fd8e1c
+#   content hash  7a5a94347d210e7e
+#   text hash     e2c402618389a9ec
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

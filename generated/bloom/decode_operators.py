@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  62794beec5b7b9f1
-#   text hash     a19d3c04d75e223f
+#   content hash  af8aa5aa31974ee7
+#   text hash     3750f2c75194e5c7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

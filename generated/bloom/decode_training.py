@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e22485da5d7b62f7
-#   text hash     bfe790c912aebb0f
+#   content hash  9ec6784d849bdec6
+#   text hash     4d3260171a21b496
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9cc489b858dbc03f
-#   text hash     934db168646e6e6e
+#   content hash  69b7bdec0a7aa84e
+#   text hash     c39584de6cd0e2e6
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

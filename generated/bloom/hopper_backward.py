@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed6d5c2c5586cbf0
-#   text hash     fa2211adb6de5ba1
+#   content hash  ab98dbe68eac31ae
+#   text hash     d7183e40c4068a3b
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

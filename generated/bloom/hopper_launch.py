@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cfae736d517df212
-#   text hash     5e53fcd472b73fba
+#   content hash  f1409145015c98a2
+#   text hash     9423cfbfdf9650af
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ad0780182110401b
-#   text hash     3bbbaf4982c705ba
+#   content hash  6fb7264f3879a2f0
+#   text hash     bcc656a952f33652
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8863242fb93dd2fc
-#   text hash     4b7502adac5812e4
+#   content hash  da267658d0bf1dec
+#   text hash     dd81148434385d16
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc709691c0d2a62d
-#   text hash     54caef175f2e7db9
+#   content hash  ac347ab537921f65
+#   text hash     e4aaf8fbc2b5d45f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a89366773669bcd3
-#   text hash     72b8922f89ec93dc
+#   content hash  6e3dc59e70861c86
+#   text hash     43cbbb50b87fea65
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

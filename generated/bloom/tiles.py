@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3a10bd2b71e93aea
-#   text hash     8eb9d91de2aaaa5a
+#   content hash  53eab1d8a421978a
+#   text hash     e7e12c73dbeaa045
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

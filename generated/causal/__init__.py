@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8308245b0e17c143
-#   text hash     9b05079492345b8f
+#   content hash  968ee15c633cd1cd
+#   text hash     1d5b4c347c6abf1a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92413fd83ebda005
-#   text hash     2ae882c1d2895c0d
+#   content hash  cccbb4ac3677ede5
+#   text hash     120d0074330c2c07
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

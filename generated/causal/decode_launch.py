@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5aa2c934e7d614cf
-#   text hash     b33e3a8b5e616d69
+#   content hash  8cc22e9da9d3076b
+#   text hash     9d45f3d929593251
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

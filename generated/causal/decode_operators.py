@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  32972e69745020a0
-#   text hash     c1ec57741314f9b9
+#   content hash  c34f7a61bc8742d7
+#   text hash     70d577d3f69a2a84
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e96d27a8b696a1ab
-#   text hash     d3cab199487175c8
+#   content hash  da691f48097c9fae
+#   text hash     17386e78d0725470
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cca61108367d62ba
-#   text hash     acf51712e5d510e3
+#   content hash  fe32fb7fdb210b43
+#   text hash     12fe70d27da69d8d
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c9aa2a79d0bff58
-#   text hash     bac78004d26b550e
+#   content hash  0fa3c4ead313e65f
+#   text hash     6ed20a61a200aa7c
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e5169735116322b
-#   text hash     347fadda875645a9
+#   content hash  225a792a4e16f57e
+#   text hash     3b3e54254ae808b3
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f2804146c714508
-#   text hash     b8472d20b9cfd0cd
+#   content hash  612cb4beaa61c370
+#   text hash     5c97ee13ff681245
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46d3a47226450fa7
-#   text hash     9b3c01f9f6c25d3c
+#   content hash  26fe27eace5b7846
+#   text hash     207ae073a5b5c1f0
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3f976f51b9a66bc1
-#   text hash     606b28ae94ed381e
+#   content hash  e719c294fc8ae260
+#   text hash     ac0b3f9d55baf1ec
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

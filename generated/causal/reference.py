@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b76b6302d7d73d13
-#   text hash     185099a134373b08
+#   content hash  8a9b681dbad07dba
+#   text hash     ff4f4995be1cc746
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5669eb4067e7892d
-#   text hash     5e420dc73e9fcb49
+#   content hash  f575b2a164d78942
+#   text hash     b119080a50a77c4a
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d107b3ed942c623f
-#   text hash     168a06fec8acb191
+#   content hash  cbaadedea24591f0
+#   text hash     3a69546e7f620de0
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

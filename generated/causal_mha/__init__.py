@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d98f83eed0ec3a0d
-#   text hash     00381762cd6baf26
+#   content hash  22008726e314328d
+#   text hash     209d6a7a96ec6f93
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f983df93b8e2bd5
-#   text hash     120d30ae8728b9ba
+#   content hash  f70d18543a2ceb5f
+#   text hash     7e2681df1106c16e
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

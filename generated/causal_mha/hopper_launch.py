@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  31909c39e946ec83
-#   text hash     f470c4232b9056d3
+#   content hash  6b31c3118af98052
+#   text hash     eaae3003fdafcae4
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edd4d3a4c7f5b3f6
-#   text hash     736e31b1417c1153
+#   content hash  b83a27a889db7683
+#   text hash     ac35426c0629958f
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

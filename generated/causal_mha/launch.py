@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  66c05f7d1e5468e5
-#   text hash     7046e5974383b228
+#   content hash  b2e7f99528c8177a
+#   text hash     261d33c4faa8f04e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

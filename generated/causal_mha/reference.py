@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5f23fbc8dac00f60
-#   text hash     f26a58c5f07fc59e
+#   content hash  0474f5a8c9c7b945
+#   text hash     28129240926a3987
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

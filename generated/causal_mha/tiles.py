@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5e201522f73bf378
-#   text hash     ffb4f2f4fe25b34d
+#   content hash  494fa5b38903f1db
+#   text hash     b1ad2182bb79548d
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

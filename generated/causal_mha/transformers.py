@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  63cfaf3458e94972
-#   text hash     976c8c7e01665c6a
+#   content hash  3a3bd75061d06df9
+#   text hash     1724a14f17591de2
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

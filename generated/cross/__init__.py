@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f30487ef7898f1a
-#   text hash     caad76bf9c6ad609
+#   content hash  31d0b3de4957200a
+#   text hash     3cb6611b8274c046
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  facf774cd1a9f5ae
-#   text hash     d0b7d256a2067628
+#   content hash  f4c429d1ffda1023
+#   text hash     13dbb31777ceab55
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bd73e307efee6760
-#   text hash     e3628c61de1f41d0
+#   content hash  ca8031f1b8b34d78
+#   text hash     47a76f102ceba6f2
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a9f293a3b6b8322f
-#   text hash     ef85290875941ee1
+#   content hash  8d7fe6e36868bf94
+#   text hash     27e39e7f77dd069e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6532cfe6e643a587
-#   text hash     967dfbdafe7ce287
+#   content hash  311cee209415e9fa
+#   text hash     7cbbfb7ca2b056a5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

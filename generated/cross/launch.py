@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e340df2eece9632a
-#   text hash     bcbde9a729e1b526
+#   content hash  80ec30db5d4ea78d
+#   text hash     1ad8031bc71c9507
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  50e3bfddaa9c852a
-#   text hash     e4cbf079c5d0cd0b
+#   content hash  c4b868dd2af212e1
+#   text hash     f88d7215bda042ba
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  535817ae790f62e0
-#   text hash     ab2b5a445d974f7a
+#   content hash  2f842ddf5820b515
+#   text hash     0f24a38d9e0a1dd3
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

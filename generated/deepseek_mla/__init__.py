@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa1179633c895c06
-#   text hash     c8c138bbbb0c4e1f
+#   content hash  8ff119ad56abe32b
+#   text hash     daea72f45f0016f8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

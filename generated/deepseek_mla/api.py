@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0df3f87d989f26ff
-#   text hash     f6688532518092b4
+#   content hash  368fb9dcc7843f3c
+#   text hash     77ccdd905402d2d3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  16e3fdebc30a0cd7
-#   text hash     2ed8168277dd164f
+#   content hash  c3773cefac773778
+#   text hash     4006cabac80f6497
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  acee55ad76381675
-#   text hash     5b5ce480478a2aec
+#   content hash  7717b1adf8c63a2f
+#   text hash     26b1281bc54cddfc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

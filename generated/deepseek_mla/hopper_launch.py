@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  58aedc2c654b188f
-#   text hash     fb05f1f8e8205be3
+#   content hash  06df334d85e83a3d
+#   text hash     798f2c17bf391854
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

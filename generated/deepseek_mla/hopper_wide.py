@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f97776019425b942
-#   text hash     648d9909fdcc3750
+#   content hash  af78d1bb6d0eaff1
+#   text hash     f2f372ff7f7a58c5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

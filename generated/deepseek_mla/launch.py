@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  005bcb67936d93c7
-#   text hash     98c27b250fe66cd5
+#   content hash  3f8c96cea70c7a36
+#   text hash     83cca113ac2cba30
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

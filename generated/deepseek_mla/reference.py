@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7ae6bb75a7ed256d
-#   text hash     78d0a74fac46a669
+#   content hash  b78bca14e5bc75ae
+#   text hash     d82e60b923b21ac5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

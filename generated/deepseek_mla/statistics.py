@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  42137bb991111e1f
-#   text hash     cf5f2affc79e2f3f
+#   content hash  28cbf531e0a496a5
+#   text hash     1521529c487b7426
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

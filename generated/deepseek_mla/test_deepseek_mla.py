@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d4db7be18ff11ff1
-#   text hash     b16d5b23b7efa4ee
+#   content hash  ba67d8f8613224e9
+#   text hash     fe0ec07f85052477
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b717f9801bb61894
-#   text hash     981260eb784d0566
+#   content hash  7d172a7a84340086
+#   text hash     23567ee5066aedd0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

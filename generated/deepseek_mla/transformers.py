@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  420d55d2a7a78537
-#   text hash     21d42a373619e6d0
+#   content hash  a2d1f46c2dbb4a5c
+#   text hash     4590f2601c1e33b0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

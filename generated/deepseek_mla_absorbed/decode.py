@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ba2ffe1484c793c
-#   text hash     682bc9e1e2780f97
+#   content hash  7c04f88b75f1e1cd
+#   text hash     b2bb4c68cbe62fd0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a8d0d9629d826c0d
-#   text hash     4552cf5ede48e86f
+#   content hash  c119f776e8c0d8c7
+#   text hash     0f2e620a926163ec
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

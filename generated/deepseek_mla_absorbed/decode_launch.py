@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  59cd687d96a4475f
-#   text hash     83974ea6feabdbd1
+#   content hash  91b625acea57f825
+#   text hash     b4e8e4cd23984b77
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

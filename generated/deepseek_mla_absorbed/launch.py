@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2d97fee52bbc5a36
-#   text hash     8c0877a909aefee3
+#   content hash  a2976d2c87577c3a
+#   text hash     dda23f93752c0d6d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

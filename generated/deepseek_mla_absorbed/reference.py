@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  274300ff3c79b56a
-#   text hash     c7713a918f93dd5f
+#   content hash  980d7e396ed46a5f
+#   text hash     4a84d8029a9d79eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1b640d5c31f88fdf
-#   text hash     77a78897734e7955
+#   content hash  583ef1a227415ced
+#   text hash     0aeed2fccd446f49
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  77e01c1191dbea46
-#   text hash     04230e0875c8e8fd
+#   content hash  863659c1ebe0fc4b
+#   text hash     4611b2134b8e564a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

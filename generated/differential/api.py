@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e39f4d465ed8da26
-#   text hash     d096ec3e0f5296bb
+#   content hash  953e9e3ba23cc0d0
+#   text hash     ca35dff82ade8eff
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca63b4ee2759e3b3
-#   text hash     115e3abb5e0c25e1
+#   content hash  347cd16bccc85e67
+#   text hash     49a68bc282df227f
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f248f962df317bf5
-#   text hash     e8a9212847d6cfab
+#   content hash  b75ecbd39a9b39f4
+#   text hash     02600b1c130e38f5
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

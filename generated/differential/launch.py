@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9ddbd0060023d803
-#   text hash     b1718a5a434b8791
+#   content hash  f43ba545cb111280
+#   text hash     68c09e3768c26a17
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

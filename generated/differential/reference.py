@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1bcc76a8975fe86
-#   text hash     797cecd3a225f184
+#   content hash  68177ad3e604f0fb
+#   text hash     6503376b42669914
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34f6a32b9eeda4a8
-#   text hash     78b5356b370238ad
+#   content hash  824e871a88b9d8a9
+#   text hash     182dee18e70a0873
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

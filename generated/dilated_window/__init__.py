@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e90be428714a7d99
-#   text hash     89d9b5be44d61976
+#   content hash  a9a260effc254a8a
+#   text hash     1270ace5f99b15ac
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

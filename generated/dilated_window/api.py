@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2216f2ffa05ec2db
-#   text hash     a459b1f3bc41b700
+#   content hash  a0482dc9fce7d0c2
+#   text hash     7a4f53d5c2e2878b
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3eb35a2eb173921e
-#   text hash     2293c30e0fb4bae4
+#   content hash  2bb51b908ca1898f
+#   text hash     a79381f6d2977839
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

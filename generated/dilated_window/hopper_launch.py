@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa3f430d6863a4b9
-#   text hash     05020e7370694bb0
+#   content hash  9e1078f31142fd75
+#   text hash     7359f3215214f181
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

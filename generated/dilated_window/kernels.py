@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d563135c65c9a3c
-#   text hash     1f674565c3dcc696
+#   content hash  3144fa589cd3c80d
+#   text hash     674734231feb0eeb
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0a769b6c4614ed1
-#   text hash     246e22fea5d8b45d
+#   content hash  452f0c538303f65a
+#   text hash     ff131932d958e31b
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

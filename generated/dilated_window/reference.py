@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8855f6e3bd6d84e0
-#   text hash     f534f50bfd8f169b
+#   content hash  358733db780a1616
+#   text hash     dd7a03f30631c2a0
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

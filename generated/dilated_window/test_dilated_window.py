@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9dc156441e05b524
-#   text hash     52999bb2fa548670
+#   content hash  ee02ec3924ffd7a2
+#   text hash     d0c940401d67e1be
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c9257af6c257aa87
-#   text hash     7e6f63a48df7624d
+#   content hash  b3646814f018ccd5
+#   text hash     4962da082ff8d0a6
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

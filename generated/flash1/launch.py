@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  870c05b4fa804cbd
-#   text hash     3954b185e5b1950f
+#   content hash  5c677127452af3ec
+#   text hash     08e8b3837e195832
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bb70a3bad32d18b4
-#   text hash     2e23b0ece66225a1
+#   content hash  5d97f0c904b4f1ab
+#   text hash     624ca375fe5d6b63
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f3a4c98d731482c6
-#   text hash     b38513ad51eb8aa4
+#   content hash  f4842d51b40ab8ab
+#   text hash     037f2eb687af1bce
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

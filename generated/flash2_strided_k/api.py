@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0ee58588a607422d
-#   text hash     b0d9c11a82c84347
+#   content hash  8748f1f566e3be9b
+#   text hash     8a38ef687895f991
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

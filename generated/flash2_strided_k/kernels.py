@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  80e69c1e8ca05b93
-#   text hash     9e7966e4f2152bb4
+#   content hash  933fc2741c49a741
+#   text hash     5962433ee9a58b79
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

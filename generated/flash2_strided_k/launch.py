@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  97b00561c545a595
-#   text hash     e53922f80373f66f
+#   content hash  743cb56151ca57bf
+#   text hash     996c1327c4fd4b64
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  689ecb1da262a7ec
-#   text hash     b8211654e0dfe8b8
+#   content hash  5307d8f2d3e42972
+#   text hash     10d16a97652dece9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

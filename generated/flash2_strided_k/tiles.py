@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  65c4af022445cc96
-#   text hash     11088d3dec46316c
+#   content hash  d145df1cb7a73e4d
+#   text hash     dcec0c1bbb7d559e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

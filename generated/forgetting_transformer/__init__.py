@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f2df062e7caab43f
-#   text hash     1ab2d6d94afb30e5
+#   content hash  d2b34b4771f4bd9b
+#   text hash     da25e6dfcc01df0f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7e9e4528a050e8d1
-#   text hash     98e07fb52ee385db
+#   content hash  3ecf7bdf395fab47
+#   text hash     f0b125a7894251ab
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  388b14f7b08dd7e6
-#   text hash     a593fce26c049926
+#   content hash  797014da00e152fb
+#   text hash     07d7a9f26c27c30f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cbf6f3755e82aa2f
-#   text hash     9fb4ebbb09cc52dd
+#   content hash  f8ccebbce451a4ba
+#   text hash     b6cdc8151794ec12
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f6be8d8d26e36cf
-#   text hash     77afa409e7060b8c
+#   content hash  56d45ca038a83103
+#   text hash     822c548cd3feb108
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cf630a407a07fe66
-#   text hash     1499d14a0f8f14e1
+#   content hash  988f4cd3b810401e
+#   text hash     c68ec0c52188475d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

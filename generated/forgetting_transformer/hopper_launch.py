@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  165e3155c0a8cd10
-#   text hash     59172803a740e1e2
+#   content hash  ef017f30dd80d8d4
+#   text hash     7f58e076aaf72753
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

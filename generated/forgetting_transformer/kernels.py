@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  47e913b037b87052
-#   text hash     1341a4365b3cf45a
+#   content hash  845f75c24ab8f26c
+#   text hash     a961891a31b96502
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53a77ffdbdb01d2f
-#   text hash     f612672742593f17
+#   content hash  77718a0ceec4a485
+#   text hash     5ffd379f09d45cd7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3f5930e47e030731
-#   text hash     c97322c6ab09fb28
+#   content hash  abbc59f530474364
+#   text hash     b5c0d5080858da13
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7d068451ff7ab79e
-#   text hash     31b87819dd09c58d
+#   content hash  b221b4a3dfdca8bf
+#   text hash     c747f9dc5ee2b82a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

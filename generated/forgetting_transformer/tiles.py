@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51d30f608f0cdb67
-#   text hash     73ac9c2a7c069331
+#   content hash  c005e20d9296e1c9
+#   text hash     b11b4831f1e7fd05
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  247ecc6e49017434
-#   text hash     4a1a4db8a15fadcf
+#   content hash  e5b652fc707fe1b7
+#   text hash     d355a61570b2a549
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2b288e98b8ef70fa
-#   text hash     d7674a4be0b41070
+#   content hash  8731c51f3f9d8ffe
+#   text hash     5762247debba0841
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

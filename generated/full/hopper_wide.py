@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  07fb2c3274b61085
-#   text hash     f21fe8e3a2877b39
+#   content hash  e04a27e317d31d1d
+#   text hash     eedc4fb00bed0c74
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

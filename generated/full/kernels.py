@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ad6b6c4c218aefb6
-#   text hash     e13d5668abcb324f
+#   content hash  e2afe09263374793
+#   text hash     e59b9a0c077ba2ac
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

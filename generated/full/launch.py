@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ff6ea4a9189e5596
-#   text hash     c1c22ff15a3ab824
+#   content hash  b77035667640a61f
+#   text hash     588b6ea658ce4266
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

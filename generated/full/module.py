@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5bb37bf7147cb212
-#   text hash     c96885ee930f1d2b
+#   content hash  6527de9e3438cdde
+#   text hash     fd4b78babca753df
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  43ba8b4afe518b00
-#   text hash     febb4f67b2eefbaa
+#   content hash  0b82cf2198ee8f02
+#   text hash     91e7bb873de4d7fe
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7e5ef8cda4d9fed0
-#   text hash     f00768bceb993bdc
+#   content hash  b58efbed9b0787dc
+#   text hash     8d684cbedec75ebc
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

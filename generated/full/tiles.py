@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8d4bc4d6fc692090
-#   text hash     47fd7761d87c3c61
+#   content hash  46f154058db67236
+#   text hash     98f46dc13f4a46b4
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f6edd761eb64177
-#   text hash     2527844a1644c244
+#   content hash  c18e96a47f21a755
+#   text hash     a252de8a55260fa2
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a633820ba4449a9a
-#   text hash     de8eeff84d3c032b
+#   content hash  c40065186463f8e5
+#   text hash     632c235bc7e2280f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

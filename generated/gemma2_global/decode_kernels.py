@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  97f19550942ff856
-#   text hash     fe1976a00743830a
+#   content hash  b74c2d51690eac0a
+#   text hash     c16f07b9cb293303
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

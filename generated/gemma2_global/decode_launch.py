@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f2cd19c30381e3c
-#   text hash     6d283665ad4202aa
+#   content hash  55ef36094c806e92
+#   text hash     4fe989232ec68ecc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ff09f42c28398554
-#   text hash     e45d6fc29013d9c7
+#   content hash  988664f783956509
+#   text hash     ad44afad0e37de14
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

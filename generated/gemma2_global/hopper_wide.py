@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6fb6c46b63cf9ec3
-#   text hash     e21d46e439f9541a
+#   content hash  3da2d760488ce61b
+#   text hash     954dba852aa5dcaa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0086fd4d50601353
-#   text hash     5c7cc0a0b1b4232e
+#   content hash  f508e836940f8d5e
+#   text hash     37669c237e01bac3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

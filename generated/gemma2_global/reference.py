@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ef60cc2ae07a0261
-#   text hash     7f3666d2fb8abf3f
+#   content hash  3e3f4293b8eb99c8
+#   text hash     0ca65bc5c85250b4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

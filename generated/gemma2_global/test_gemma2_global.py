@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59dd34371be8afb3
-#   text hash     14986d385c4229a2
+#   content hash  49e30425a8ee52aa
+#   text hash     de5709d8a0952ab7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  85746acbec371dcb
-#   text hash     de96b7d937559e1c
+#   content hash  f215f1ac6eb3be18
+#   text hash     5362d2632e037e96
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3f43d6ea2a90013b
-#   text hash     2e7b2c5631d1c4d1
+#   content hash  4b3af157d95aea82
+#   text hash     83d84259caaee164
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be91fd843781a8c8
-#   text hash     50a7cb03c86ec713
+#   content hash  084f21701f0ec582
+#   text hash     7a3dc96db02ec48f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

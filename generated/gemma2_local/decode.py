@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e2ddfdebb3f8e043
-#   text hash     208259b8f706e407
+#   content hash  cfa5ce7da55babbd
+#   text hash     97119d35f3e654f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

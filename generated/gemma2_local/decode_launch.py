@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  53f47dc65ea35e42
-#   text hash     db619ee172f33d3f
+#   content hash  c9e663cb050287df
+#   text hash     c49562002fe3841a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  686177aae140d99c
-#   text hash     4978815450bc43de
+#   content hash  09e2c6b51b83cc61
+#   text hash     63623f4c3f2a8707
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f63c520aa29e0ad0
-#   text hash     53a7dde2d6c80a61
+#   content hash  ad1fa18bd617e171
+#   text hash     0079a5853d4e4bdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ed0325fb1f35d4d
-#   text hash     332126fcb074ffdf
+#   content hash  828e22862a10123c
+#   text hash     de022eaf6331a6d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7185a8196c91b0d5
-#   text hash     6f9a4e65477d115e
+#   content hash  f927b07bac5217ae
+#   text hash     76cf4aa882b8114a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4fef23c4b7e02ca5
-#   text hash     1ed5c7c0b0e2fe2f
+#   content hash  e3c88befd8315d8a
+#   text hash     2545afa527f70f3e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

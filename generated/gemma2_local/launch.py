@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1f97f0a7a1e7de60
-#   text hash     50e0c9f9886cde62
+#   content hash  33b0eb927b070c28
+#   text hash     f5199825aa215bcd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6562e3752c8c2d9c
-#   text hash     ce118d10e2268b78
+#   content hash  2cbd3ed1fc9f99b5
+#   text hash     efdba894e924f6fe
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d06069656e1fd35
-#   text hash     76029807176f81a0
+#   content hash  eff925cfa76e9ddc
+#   text hash     cacba467fdc986aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  da846b2d15b1a8f3
-#   text hash     848bfead653d0bc3
+#   content hash  b38bc78169711f77
+#   text hash     4d7ad2bd5f4dc890
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cd73ff1d09b87c80
-#   text hash     22bbc547df1fbc38
+#   content hash  6d43d7659976ce59
+#   text hash     13ee284aefbeab97
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

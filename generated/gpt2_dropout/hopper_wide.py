@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07c7111d5fac15e8
-#   text hash     4f1e8954aaeeddfc
+#   content hash  66c7dc471df16cd1
+#   text hash     841f00878cf3ad24
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

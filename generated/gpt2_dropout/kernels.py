@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f0fffa5dba3578a7
-#   text hash     e25ccabb4a792f47
+#   content hash  e03da9ae83a38121
+#   text hash     687e5ebf014b7d0d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

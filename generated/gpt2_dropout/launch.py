@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a27a8b0bec711e38
-#   text hash     65555e2dc5051daa
+#   content hash  970df46cc4f6b867
+#   text hash     8d8f315167fef800
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

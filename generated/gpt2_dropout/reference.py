@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eeeeba3091f1ba65
-#   text hash     348ed7922fee670e
+#   content hash  e890b440407ed2b6
+#   text hash     f80cd0b2de087b4a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

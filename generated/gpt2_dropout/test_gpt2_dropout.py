@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0e27c0b4b5dcc997
-#   text hash     6670f0845dd494f6
+#   content hash  c3758270bc5e5252
+#   text hash     f91c3a877fa2ec4e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

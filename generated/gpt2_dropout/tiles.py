@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  38ea72b6fc475fae
-#   text hash     e27accccaec877ce
+#   content hash  dcc382644e20123c
+#   text hash     2b62753b7e59a8d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1fa895962da9601c
-#   text hash     2d660eda7f0f7042
+#   content hash  7e5b7205c1599743
+#   text hash     d1b1ce8cea74cc21
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

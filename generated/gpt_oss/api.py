@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  72926bb68a449d37
-#   text hash     b5ff53a144b35585
+#   content hash  1ce1133eae67dd16
+#   text hash     2aa94b4644d72dda
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  093b940d2c24b716
-#   text hash     b5f376357796b5dd
+#   content hash  9c34b8e749f436bd
+#   text hash     5da3b8d8167af99d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36e3a2ee9913a36e
-#   text hash     ee05650f7a32c9b2
+#   content hash  38b9aeb21c00c8d1
+#   text hash     6a1bfee56b163c8d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  50ed5fa165919156
-#   text hash     719d91f92a315636
+#   content hash  df4cc29785926555
+#   text hash     5abf8c30fc5d4ab1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

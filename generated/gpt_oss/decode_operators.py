@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b228bc1af8722af6
-#   text hash     eab70e8673b10ac8
+#   content hash  602bd8876ee90253
+#   text hash     8dc0ae9b405ad391
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

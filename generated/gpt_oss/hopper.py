@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea9a8872f4ecd71a
-#   text hash     12275da116b1b251
+#   content hash  84c778ad31a739c8
+#   text hash     3706a676b6ede7e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  39c4cf258c5ddd87
-#   text hash     33fed8f5afb7a0bc
+#   content hash  cefc04ab5bdcc81a
+#   text hash     091509c7d12f6208
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  15b90d34c3c9325f
-#   text hash     6452814ce77430f0
+#   content hash  e21947bc8a6d999b
+#   text hash     462a4d0b9f0a2b4c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

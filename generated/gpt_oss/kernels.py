@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  04c4e7d1fe71facf
-#   text hash     9553c97e9e22ce2b
+#   content hash  ac63d022309be141
+#   text hash     70c3c08c064bf080
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f3bbf4ffccc7307
-#   text hash     49d1e5dcc3759478
+#   content hash  cce3b97dc448353b
+#   text hash     b6cd3f361c5a84ea
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

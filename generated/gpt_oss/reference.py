@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e1ffb10eff99171b
-#   text hash     bf64afa9c16307e4
+#   content hash  8a1a1a97dcc20036
+#   text hash     fecff255d3bbb14c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

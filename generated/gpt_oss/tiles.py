@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  468fdb72a4684f95
-#   text hash     8d52d7d34a6f94f0
+#   content hash  bbaba18729fa6f4c
+#   text hash     dd5b6a6554a81b6e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  251b164b4e968475
-#   text hash     9d0ee7fa3ff90fbe
+#   content hash  721c7aff4aa9fe41
+#   text hash     c37e39f312d4d115
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

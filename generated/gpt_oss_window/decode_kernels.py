@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1b037359a69969df
-#   text hash     733d4c183caa4c46
+#   content hash  c39ac79cd0eba26e
+#   text hash     696ed990b59bf8b7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  52138a1e3c6d7623
-#   text hash     df396e6e90474ac2
+#   content hash  44f30a941449171d
+#   text hash     4700d27a0529f582
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

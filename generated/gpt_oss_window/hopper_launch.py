@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cce6f353dca5fb5b
-#   text hash     1c3a7ed10a5e4018
+#   content hash  2cc90daf513ff7df
+#   text hash     c845396ff9657cde
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

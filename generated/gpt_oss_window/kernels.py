@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0cce23fda9866d24
-#   text hash     3424d96c641b77b6
+#   content hash  80be398396a27e47
+#   text hash     3a3cde9a3231ab37
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7c6fce598e7e5e99
-#   text hash     6b42a4bc7bd7dee7
+#   content hash  c78f0a5979a667db
+#   text hash     273d52c04dd2b420
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07dfb4b539716f9e
-#   text hash     3dcc8ca3c14008cf
+#   content hash  f67e703b12e61cec
+#   text hash     9fe15e4164d7020f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a93ab5aa7aa3992c
-#   text hash     0fb7d9ecfe6a39ee
+#   content hash  f2f2566b2a748aba
+#   text hash     77cb5f5401580839
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c07deb7008492d77
-#   text hash     2d4c50a5bc24187e
+#   content hash  b177956c8117a2a6
+#   text hash     c1943d33cc549bcb
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8d4cc99081608655
-#   text hash     4725d1fff45c4d78
+#   content hash  1cab90dade0253c6
+#   text hash     d0a847eaf2ecb665
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  21b0ed33af251855
-#   text hash     63e798189616e959
+#   content hash  33dc3d93bc333173
+#   text hash     eb05181467be4d78
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d55c39ec91e68272
-#   text hash     629b34818faaafa4
+#   content hash  92258b3396b2f3e1
+#   text hash     9cdc7e241c14fd0e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e72651506d47fafb
-#   text hash     586c05f37b56699c
+#   content hash  f2481293731a52b9
+#   text hash     34c4d5b75f2be5dc
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

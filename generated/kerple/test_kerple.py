@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  caa39db148d0d7c7
-#   text hash     5cd307d1b11d4292
+#   content hash  951de2e5962fda3a
+#   text hash     a97717cb8ed9641a
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

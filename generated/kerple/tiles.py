@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6c003686919851fc
-#   text hash     7d5f2d026cd8149d
+#   content hash  26c081f3900644c2
+#   text hash     43664c3bb274c61a
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

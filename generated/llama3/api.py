@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db446f81d50bb8b6
-#   text hash     40c57af6ebee75cb
+#   content hash  26fd55071328d12a
+#   text hash     fec6b986c03d571f
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  29f77d47f920eaf9
-#   text hash     39de407c89e7aac6
+#   content hash  f82dc2e7c01a3013
+#   text hash     354ddcf545e2c6c7
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

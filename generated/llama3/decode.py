@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a821c2c2ab5382c9
-#   text hash     81b1f3e45b565586
+#   content hash  effc78979b0e7471
+#   text hash     0f8ca467a9644bb4
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

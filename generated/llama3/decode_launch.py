@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eecd35969d00f279
-#   text hash     6cf4f4e5c4ff8150
+#   content hash  e4d18dd1c536b07c
+#   text hash     263172589527b4d4
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9c6233c81e6639f3
-#   text hash     b3ff2011558135c0
+#   content hash  dadca132967be869
+#   text hash     c92768540f11d65a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  679adbef63378f80
-#   text hash     489e50c83371a174
+#   content hash  e0b69f6590872df3
+#   text hash     1c0bbde26116106d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f50bab96ad1cf1e7
-#   text hash     8fa1307f64eaa4eb
+#   content hash  fab45efa6a3c9781
+#   text hash     1f7d654246686d08
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

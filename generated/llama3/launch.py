@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5b39d1813cffb14d
-#   text hash     05f7bccb8f1c2c05
+#   content hash  1f54ad08ed3591c8
+#   text hash     718afef55150955a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  91a963fc1b0552e4
-#   text hash     620e64cabc6fe7ed
+#   content hash  2c9ac4ca4cde64b0
+#   text hash     063d412e7a12a7ec
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

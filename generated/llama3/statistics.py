@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7fd86dbf46978581
-#   text hash     b08e350321fdcbed
+#   content hash  2fe63bd064383378
+#   text hash     25129c74f8cedb44
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec4cb6d4ebb1eb03
-#   text hash     e57f76180ae80d10
+#   content hash  b18322dab05fe545
+#   text hash     5bf0615b1394e1e1
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

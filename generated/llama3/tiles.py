@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4f4e50720876cd0
-#   text hash     af1f80ca7d96a9b6
+#   content hash  f46ec4ad97c84d91
+#   text hash     6b33001f19372d50
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

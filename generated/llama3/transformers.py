@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  929332f4d0ba22c2
-#   text hash     3f0c3ee251bf3c47
+#   content hash  6438c5ea4d6f7430
+#   text hash     0451b48814edfd08
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5eeb13feb528f826
-#   text hash     9bbdedbfcddfcdd8
+#   content hash  b5c1d9d5920d7e4b
+#   text hash     97b11403ad250d8e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3fe670564ca16ea1
-#   text hash     72789078ccb4d65b
+#   content hash  d99d35a8801dbdf0
+#   text hash     38d6a14518e7fd26
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

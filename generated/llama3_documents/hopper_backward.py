@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  09fc263f9bf7601a
-#   text hash     1f7b2f23c32b72b7
+#   content hash  d2857f21dd5d64ba
+#   text hash     4d27cbe21c40b736
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

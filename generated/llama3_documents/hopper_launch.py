@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  87c1f1a2de581f66
-#   text hash     18081adf8234b53a
+#   content hash  032b08b988128223
+#   text hash     a5e84bb6338708d5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

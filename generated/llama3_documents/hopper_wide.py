@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bfff399d0dbc56ba
-#   text hash     aeb0594f12eea5c7
+#   content hash  0553c2f544e68e5d
+#   text hash     eaa85dde401896d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

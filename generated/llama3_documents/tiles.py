@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  154c4c03eb2608c3
-#   text hash     a326d2046a642241
+#   content hash  d24184b165d378b1
+#   text hash     28ce9691964f3f87
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

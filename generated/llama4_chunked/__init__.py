@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5030f564cf2df57
-#   text hash     6aa3ad039bde5856
+#   content hash  d39c641b43129dfa
+#   text hash     a369d778fcd4fff4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e55db8a68e41508f
-#   text hash     fc6af6cfd7339407
+#   content hash  165a60c928ee4691
+#   text hash     20c5892492c069cd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e58d869df6c794a0
-#   text hash     7cf94ac5ef191c7b
+#   content hash  48bbf77db4fa72a1
+#   text hash     f5d8f2d2fe98086d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

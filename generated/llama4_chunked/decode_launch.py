@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  88cb848f746b904d
-#   text hash     403a0c38412df917
+#   content hash  2710180d2dea83b9
+#   text hash     c9c8e36825aec056
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

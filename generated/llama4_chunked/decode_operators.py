@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a38b33b40108d49e
-#   text hash     ff93f80dcbcbf0f1
+#   content hash  2145c002995b75c9
+#   text hash     d18e8a9c1bd29e23
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  639198848f620968
-#   text hash     2683f8bcb482ede4
+#   content hash  01ef25c1d616c30e
+#   text hash     1ad51bd32c4636c0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c70f0e1a247bdd18
-#   text hash     5c23e0f64287c39c
+#   content hash  0ec41b8f4adbf127
+#   text hash     1a75f7e6ae80b100
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5baf468d74fa2700
-#   text hash     45bc249efb7f7481
+#   content hash  9804b383b772d8ba
+#   text hash     35ea0bc9480649bc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

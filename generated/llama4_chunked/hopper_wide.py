@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4e4a6e1cc5e5f621
-#   text hash     8692d7d584c4856b
+#   content hash  f7fc26cc9824c11c
+#   text hash     de1c23b53ec9b137
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  478db72e4557d57a
-#   text hash     43799b18c1cac18d
+#   content hash  e0aef4fbba7494ad
+#   text hash     1b76ab8212d18229
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

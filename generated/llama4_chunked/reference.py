@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9b9bf59b43d63ea2
-#   text hash     8f5a05b1744c1cce
+#   content hash  fc1d615e22e6193d
+#   text hash     abdaa9c6b34951e0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

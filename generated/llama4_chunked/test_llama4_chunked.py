@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7d1c268e4da23d6c
-#   text hash     89aec6faaa4a4188
+#   content hash  21ff8e22baf00311
+#   text hash     906aa9e33171f7e5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a202d3b2e655a5c5
-#   text hash     5a1ff910dd40a634
+#   content hash  de822620671ef557
+#   text hash     031e87a2a9e4235b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

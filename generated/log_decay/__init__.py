@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  917531b4de7b689e
-#   text hash     cc979eb8f313eb3f
+#   content hash  ee30e4bd2620a4d1
+#   text hash     262509af24f9fa27
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

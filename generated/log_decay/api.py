@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ba7e37b95a7b856a
-#   text hash     b85378f2f0b1e55f
+#   content hash  d3288baa8c00ae31
+#   text hash     9e01d867cb6b406a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

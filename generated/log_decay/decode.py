@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d7c9b2f1d5d2c48
-#   text hash     40b94ff03602b03c
+#   content hash  5a5f9e1a32fd4a95
+#   text hash     ea5da08d7285f38d
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

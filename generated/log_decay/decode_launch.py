@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a09796acd026db03
-#   text hash     a7a8aaa52484a895
+#   content hash  3677799b95e8c5a2
+#   text hash     4ffbfb54b1ecd7a1
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b7e5a1869df9cfff
-#   text hash     cd09125b45a845bf
+#   content hash  c5fe904d612a5d1a
+#   text hash     50391ea295591ee8
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

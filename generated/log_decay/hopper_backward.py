@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b590c4440ed1414f
-#   text hash     e2aeac9daaf7f283
+#   content hash  6271b5c99ca2c126
+#   text hash     1bf229e496d7c81b
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e6141a8aba5a5ef8
-#   text hash     21c4d381d77de0e4
+#   content hash  608b4c764a0a0795
+#   text hash     be6eac15246047f6
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7007051564d4d238
-#   text hash     e44c8f436d297c7d
+#   content hash  2807b55f93fb879e
+#   text hash     713eda427da17055
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  221037b9f4457ad8
-#   text hash     795ee96d4ba12a4c
+#   content hash  467fb319e2a0f3cb
+#   text hash     26646ef1492e7822
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e77fecc02f122661
-#   text hash     0645eb59342f8eab
+#   content hash  c69051c9b93c4762
+#   text hash     5ff70a758c8392fd
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

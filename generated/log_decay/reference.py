@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  694b76e65d589948
-#   text hash     49dc987fb04c7943
+#   content hash  c95e3c4e045bb1fa
+#   text hash     4583df14455144fa
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4dc61ad79aab32d5
-#   text hash     a92fb2bd5a92fa4f
+#   content hash  81dfdc38885d2985
+#   text hash     090fc8bc09b062a2
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2284f2403161d483
-#   text hash     d477b5e064a20b71
+#   content hash  b41595320bec47b0
+#   text hash     44284e3902cd4e59
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dc9b4cbe9109af58
-#   text hash     73670b8f87def50c
+#   content hash  40180d98996c5c8d
+#   text hash     55c80d05b761074a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  84a865836f6b92ae
-#   text hash     0f44341c65778057
+#   content hash  33182c78c6eb18b6
+#   text hash     69cfae0b72fe861d
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7d484f270f289fd4
-#   text hash     a7f9d64c6b593e81
+#   content hash  dc3ebc2180bd5644
+#   text hash     9ebdf7d5656d1f49
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

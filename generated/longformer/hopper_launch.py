@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ab0c972677a6b603
-#   text hash     e17767ed95403f38
+#   content hash  ac320760fbdecdfe
+#   text hash     3d0f70a5a14388fd
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8332e2b16357c660
-#   text hash     18d771f81de4ea5a
+#   content hash  1efe013ae73f799a
+#   text hash     9a1e65593ef7c511
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e78072f59d9d9600
-#   text hash     86f4cffdf69c2b5d
+#   content hash  df12b825b115d690
+#   text hash     0d867fea9e5c3c2a
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

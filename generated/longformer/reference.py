@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aa01c44dbe6686a2
-#   text hash     7fe9cfc549643297
+#   content hash  7e1cb58348f31bd6
+#   text hash     ede0ad8defb0c099
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b5fb76d6dc200c91
-#   text hash     50b3ebc0e114e5c8
+#   content hash  a5ec287591fa6fbe
+#   text hash     4fe3c3f44adca982
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  549729fb96e646b1
-#   text hash     c2c031f4602e7727
+#   content hash  2c6eefbbc42f7f6a
+#   text hash     d6ae8b2f956a64f8
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

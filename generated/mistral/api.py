@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92280f59e4a58a02
-#   text hash     9dd5de11e0a0ed1e
+#   content hash  8c874dd9a4c588ca
+#   text hash     5710b6e3bbed4a85
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ec0d5906ee48e2b
-#   text hash     d98b0a670e5e10d2
+#   content hash  5c0ced0b244029a9
+#   text hash     128274d6eb8f99af
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

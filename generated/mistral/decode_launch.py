@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  611f2a6d0ae725f2
-#   text hash     d17b8017b70c8429
+#   content hash  ae3f2dcf2ce61304
+#   text hash     4e3a07c6bb04ca76
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

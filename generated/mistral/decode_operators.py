@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f1b642aead461ae
-#   text hash     28e5ef16a2948c9d
+#   content hash  deb5103d0de9d9a9
+#   text hash     8f892a57351f0d2c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b69c2c177d3d5e1b
-#   text hash     0b7b58b054110de1
+#   content hash  d1f27c0c97181990
+#   text hash     9d200137c350d6a5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20ff56415ee2e774
-#   text hash     1f8a447e35f92a14
+#   content hash  7a5595964e1ae0fb
+#   text hash     087b957e488afdbd
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

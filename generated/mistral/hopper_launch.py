@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  42cc384e8d471497
-#   text hash     73db68796f505df7
+#   content hash  81ae33532484c4bb
+#   text hash     5e5de0c59ff76de4
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  82b7302372dfc5ea
-#   text hash     bb5023d633d11fe6
+#   content hash  4f48d78b677ae032
+#   text hash     3faa27dd7d32b92f
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f7795a44f3b85aa
-#   text hash     c1ce62d5d9d4e8af
+#   content hash  0a1b558577e7d951
+#   text hash     b837ed8c32d5f15d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

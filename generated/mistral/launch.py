@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e2aaf02d9af49833
-#   text hash     551b7aa147a19551
+#   content hash  95d581dc4dcd4e38
+#   text hash     51ed40b65fbb30bf
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd0ef8bfd0a58198
-#   text hash     0067ee4b72d8a524
+#   content hash  1590da90c4690d82
+#   text hash     e8912cad4fe492d8
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

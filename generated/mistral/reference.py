@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8897fdd5a59e9b21
-#   text hash     a6c2dc868818124a
+#   content hash  fdabe611cb2b50cc
+#   text hash     d1c09ee601dea6e9
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

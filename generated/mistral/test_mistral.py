@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a1acbd98f0b23a9a
-#   text hash     16f28f45696b4977
+#   content hash  eeffb32243761980
+#   text hash     7be99f8f4eb88032
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

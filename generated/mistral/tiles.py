@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a0fc75cacf3a91b5
-#   text hash     88294bf23ad79be4
+#   content hash  f4a4a8fff4a721ed
+#   text hash     54ac4de38e58e30b
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01e35416ca3220a4
-#   text hash     423c62b15e6ea2ed
+#   content hash  2e576d4589fa7434
+#   text hash     88d878efd5e96a4e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  44d2d1116589a0e2
-#   text hash     3961e95aae4ffd18
+#   content hash  92eb0c7538676815
+#   text hash     2cd54abb3c101fc1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2ec75b105b765572
-#   text hash     b32b7794317f8ade
+#   content hash  0df34d6a55d87c5e
+#   text hash     f31be638ee62e22c
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

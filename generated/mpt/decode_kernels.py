@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a457e74c72881b48
-#   text hash     01db7d279d6a1bc9
+#   content hash  e835301da0219447
+#   text hash     6375ec4efd4e6942
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1ed0339443faff99
-#   text hash     932652a1141ab7ab
+#   content hash  81a5869fdf236f63
+#   text hash     3ac592c74db3fec4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

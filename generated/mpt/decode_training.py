@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ef084797dd24121
-#   text hash     9a58d92d319456b6
+#   content hash  be026add7b902b43
+#   text hash     5b5f0d2fd240cc0f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  330057badc10e3de
-#   text hash     ee3d2779f4a95810
+#   content hash  c74a03fd2a29c4f8
+#   text hash     28848834919438e1
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

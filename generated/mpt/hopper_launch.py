@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d45016cbf0f5b79c
-#   text hash     7e9eff538b594fdb
+#   content hash  a4c256d987419068
+#   text hash     feb38f0c0c4cdcce
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  33f770b9cdeae62f
-#   text hash     72173690a9d312a8
+#   content hash  b79796d266af215d
+#   text hash     c1d9ad39f6fe2519
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

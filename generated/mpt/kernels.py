@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c008d2616fb7e424
-#   text hash     ab91bd7e1e2a05b6
+#   content hash  2f9236bf7696882c
+#   text hash     c174bb3e003162de
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78a52cd5dae4cc52
-#   text hash     3ac6a11de6283f7b
+#   content hash  2495ee72a0fae47c
+#   text hash     4cb2320b6af3e610
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  57809886907a7592
-#   text hash     59f3b0363c34bf0a
+#   content hash  7c7a4d717e16f5aa
+#   text hash     379266a493dafa8b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e83600a76f64d964
-#   text hash     4f4b144db241e37f
+#   content hash  5e9149aa9a31ca0e
+#   text hash     51a45266e77ae44e
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9e91ab9805528f18
-#   text hash     e23eda320e00ce85
+#   content hash  e4d53157f14d0bb8
+#   text hash     b25afbfde8745072
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1c1a0a49fd53a028
-#   text hash     f365ac3f24f3a7f8
+#   content hash  eccd5c2f1d2bf22e
+#   text hash     665a96ba207985a3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8e00de920d27b7e1
-#   text hash     ee887731d35117b0
+#   content hash  6861e03fa52e63a7
+#   text hash     b6364dc6ac3bbb80
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

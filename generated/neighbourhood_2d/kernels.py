@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a71c56d55a09f0ad
-#   text hash     4b8147f166cc9d22
+#   content hash  ca12c33d66d62a5f
+#   text hash     d28dc0c1fde15a12
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c7af9c0cadc8b3b4
-#   text hash     09f407a0cb6d7613
+#   content hash  de7cebe90ca042df
+#   text hash     242aabf51f4197f4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9448146651ab0a9
-#   text hash     c45f976713f7e682
+#   content hash  6d871ccbbe91c76b
+#   text hash     8e935bf61758da9d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  01c7f1aeee6bdb63
-#   text hash     feafc253b616da2d
+#   content hash  63396833ba30ba83
+#   text hash     881546f26d8458c4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

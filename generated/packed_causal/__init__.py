@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  021a7f39bfbc9884
-#   text hash     858908851918a2fe
+#   content hash  c06084f187aed93b
+#   text hash     47ae2a2ded78fab0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

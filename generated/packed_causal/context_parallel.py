@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2653dd24d45657ad
-#   text hash     5c8e60e4ae220856
+#   content hash  d1269b69b2acdfae
+#   text hash     5508ada833c9d1cc
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7b42625629b328f9
-#   text hash     2b6c430c6b075f47
+#   content hash  291b4bc3dd086d87
+#   text hash     47c6c9331b6b67e4
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  367a4f3124826391
-#   text hash     f0086e62c57d27ef
+#   content hash  0eaf0a94cad336cb
+#   text hash     3b3606b575c8877f
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e5d535b8097cadc
-#   text hash     5bf97daf000d5272
+#   content hash  818fccfa841a728c
+#   text hash     1f6d61ad04be473b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

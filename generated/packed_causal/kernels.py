@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f2e486bb432ef60e
-#   text hash     bbd32c7982bc3a49
+#   content hash  fb7b23b360668def
+#   text hash     410e2d7285f1b945
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bf95fd8a5bb9e890
-#   text hash     dbcbde67b0addd59
+#   content hash  a2a6cfb5fdabd48b
+#   text hash     232cb6eabb98e923
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

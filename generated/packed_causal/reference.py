@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  be57b0c067540a3c
-#   text hash     66f9157c2d46ac45
+#   content hash  5297f77da9488b24
+#   text hash     2c6fbbf7dd7f3e82
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  79b2c433b34af051
-#   text hash     f01dbcd806d007e1
+#   content hash  d3ce4d20ca9ae518
+#   text hash     a41caf028d9c1e75
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  062215021e4b7ba3
-#   text hash     79972ed7092c1d18
+#   content hash  b9cc14591362ded8
+#   text hash     d2bb851fb5ebd4ab
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  af87ac4433d081f6
-#   text hash     64fdf6107b0b8fb7
+#   content hash  4028f03b6868a0d4
+#   text hash     779f9670580379ff
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a768f9de704bc873
-#   text hash     c258b1bf9bacf775
+#   content hash  2d6c3e8040580b00
+#   text hash     f1369aab03ed0c62
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fca6a9dd8af91e87
-#   text hash     72d1df5c081ad1ca
+#   content hash  c630e167075d5a59
+#   text hash     4353ea91bc24b027
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  446f986d6be9074a
-#   text hash     3226af677309d226
+#   content hash  92eeff2d9f1b3a42
+#   text hash     39c72d592c802ea1
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bd127d0fd38a2504
-#   text hash     fd795f0bbfbecb6a
+#   content hash  3786589e8a65d934
+#   text hash     c6a709a8b6b6f1e6
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

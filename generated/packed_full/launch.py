@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  297faf412a83b136
-#   text hash     eee26b7a20a7becf
+#   content hash  688ddc020df20ea9
+#   text hash     0c24869847850346
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

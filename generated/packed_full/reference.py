@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  99b99a4855ef4744
-#   text hash     5f7851bbbe060f5a
+#   content hash  1eaf9e6815a9ca16
+#   text hash     7072adbfe0310b94
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

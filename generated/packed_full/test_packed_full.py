@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b45419670bd5297e
-#   text hash     99cd33ec8925cd2f
+#   content hash  6c2bf68378f0a8e4
+#   text hash     9d76aef858ce44d2
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  828f33417833ed73
-#   text hash     6d8671b044622e0d
+#   content hash  1eebca35b7e0f311
+#   text hash     037ffd7f02fe55ec
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

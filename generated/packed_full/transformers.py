@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  21f3e8790f8d77e4
-#   text hash     16e40b3c4c27caa0
+#   content hash  e25f9c6643054874
+#   text hash     d3a5d7ca89b62c98
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  00824fe82507f4a3
-#   text hash     ea53bce2b4d8e27d
+#   content hash  f246d0f0de31f543
+#   text hash     bdca370c2f992d1e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

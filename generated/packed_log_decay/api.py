@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1784b4db5ec553b3
-#   text hash     3ebbe2e2b79c86c2
+#   content hash  ae1f2a02f568628a
+#   text hash     3d4654d25e15f902
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1c3907c1cf8fcba
-#   text hash     628f3a1aade0a754
+#   content hash  08a66fdba74c9dd1
+#   text hash     09fa16ec4a8e9e8b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

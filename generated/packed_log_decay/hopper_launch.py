@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c9d760beeacb2fca
-#   text hash     c862618a9be29acb
+#   content hash  98e2b2197e81ceea
+#   text hash     af07979df6313da8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

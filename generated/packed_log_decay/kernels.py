@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4127a15120f5ca62
-#   text hash     09c4ce15ac724f52
+#   content hash  87f688bbb2fef76b
+#   text hash     59cc048eb119776b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e2878269fd2caf2a
-#   text hash     b8a7818689192492
+#   content hash  5c1736546eee4ddf
+#   text hash     d61ce27add4aeead
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

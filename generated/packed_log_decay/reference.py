@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fe38534850b8d196
-#   text hash     54741ca837f64508
+#   content hash  1132c0fee5e96d23
+#   text hash     83c9949d87ec0d42
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

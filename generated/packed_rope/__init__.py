@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2d813abe28e4ff6e
-#   text hash     31c0da1424c4632e
+#   content hash  199d4828eb25e57d
+#   text hash     396dfb8ebf5aebab
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c3df8b583821aa0b
-#   text hash     53cfd13a437048bf
+#   content hash  65df05e0426e1de2
+#   text hash     b1faa1ba5e261244
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

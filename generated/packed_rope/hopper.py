@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8559c3efc32bf0dd
-#   text hash     f7ace9253ae9b3b8
+#   content hash  b8587fc82a0ebe8a
+#   text hash     80942ff35c3f61d2
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  57957c3c9302ec3f
-#   text hash     49a3fffb39225da9
+#   content hash  1feddf9ff042fee0
+#   text hash     98e41fd7e8c88da4
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df4fcac46e95d80c
-#   text hash     e43b83580de687ff
+#   content hash  7dba9197a9606dc5
+#   text hash     e955458c89225b3a
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

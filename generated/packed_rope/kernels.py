@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bc7afbf49c99ddc8
-#   text hash     9a1b0da5bfd87ebc
+#   content hash  9259c1c17d13a005
+#   text hash     a4638b14534d8978
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78b72cb9643eb5a9
-#   text hash     9078ab50d79053f2
+#   content hash  541865f9df2a0564
+#   text hash     7738fa70b280d224
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d6e2c138507e11a9
-#   text hash     6dc2e6d9a0b426c2
+#   content hash  876fd4bff93f00e2
+#   text hash     f4da023a6f7815f7
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

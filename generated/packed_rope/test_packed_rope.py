@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  24fe53314d5ef899
-#   text hash     7be0f8c7917ce4a8
+#   content hash  94604dafc104b2fa
+#   text hash     042a8ebdbc355249
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6483f7f09891afe8
-#   text hash     58b6c68885354ed8
+#   content hash  382f4adf492b00e6
+#   text hash     1773345a48bbc102
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

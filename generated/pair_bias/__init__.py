@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f9fbc5aaab81e1ee
-#   text hash     07212aaa5e72d82a
+#   content hash  e4ecb773d073538e
+#   text hash     ae6dcd88dcf1df34
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

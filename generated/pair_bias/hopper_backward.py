@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  225c9691d3bc20a5
-#   text hash     86e76fb2995738f4
+#   content hash  2654542d6620eeef
+#   text hash     7643d464b4afde4c
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

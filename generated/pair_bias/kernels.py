@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4a51338c09d70099
-#   text hash     25fae2a2455f9896
+#   content hash  98d2b464a7316008
+#   text hash     22e13366b7998ba4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

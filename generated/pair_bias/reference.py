@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c6e057a02697880b
-#   text hash     b2ac2d1f34377ce0
+#   content hash  b0425eb77e624eb1
+#   text hash     7151da082883d5a9
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

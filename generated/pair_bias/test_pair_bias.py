@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  11f4ae318d13ad7a
-#   text hash     e88909fd3860545a
+#   content hash  f6c90bba81753647
+#   text hash     6d66c6b87bb61826
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

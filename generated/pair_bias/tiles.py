@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a8a024487b1b0d49
-#   text hash     076948fe985d039b
+#   content hash  f50a235de66e869b
+#   text hash     8d2d62f053d83144
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6115dafe34fcd412
-#   text hash     7e5a9fdfc729d263
+#   content hash  4f0120afc625efaa
+#   text hash     f47c35bf5a8c3529
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  126f062d22bc16e0
-#   text hash     0b31c8d11d0a03bd
+#   content hash  3cae43162b5e9312
+#   text hash     d6a317d51f5e401d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

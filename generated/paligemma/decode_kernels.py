@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5869bad78bc3dfaf
-#   text hash     0e60723019cc6c9d
+#   content hash  baa5a01db41edda1
+#   text hash     a51fc6bf0ac68b9e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3e9c8e56fad7de10
-#   text hash     d3a7f76c3f5a0df5
+#   content hash  709b5cfb1dbd7f08
+#   text hash     df50581cf45f5c9d
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dea9937e333ab61e
-#   text hash     59d8c6efbf00c9b5
+#   content hash  9330332862b158a6
+#   text hash     ec9ba6d3c95af42b
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a26e5edffcb8ebf6
-#   text hash     0880edaf256522e9
+#   content hash  a5bd56bca8fc02b7
+#   text hash     4077eb7ee15e4e5f
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  14172db131e0858e
-#   text hash     06132b71d4d07c77
+#   content hash  5922d5d1da3d03c6
+#   text hash     88d6a803a30df1f8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dce26705bb2d03f1
-#   text hash     20248150ef1efb7d
+#   content hash  c58413adb9acb013
+#   text hash     7617edceabb4b8bc
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

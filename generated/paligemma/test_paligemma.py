@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2e274110be080ecf
-#   text hash     edd9a5691b2a17bf
+#   content hash  23ff167d795ecc8b
+#   text hash     804429bd05ef3749
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

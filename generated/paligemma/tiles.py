@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2e501f428df2b10b
-#   text hash     7464fc0407a05de0
+#   content hash  10703b45ec9f0709
+#   text hash     2a4875724da25f35
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5dca78f8b759ddd7
-#   text hash     38dd6abec05aca34
+#   content hash  e62215f03ac3cc8a
+#   text hash     b9eaf4b9cdb528ca
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

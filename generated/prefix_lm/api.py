@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b58d1473ecdb46c4
-#   text hash     d38a8b0643d5f4eb
+#   content hash  25aeedfbf247e96a
+#   text hash     c78459b257615c2f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4aa7aa022a4ee75
-#   text hash     339d01411ad4f987
+#   content hash  fd44b3b324055234
+#   text hash     8f1107dd92ddb831
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23910925aaec5f8f
-#   text hash     5a051f3fdc7d3156
+#   content hash  443a27dc8c4a326a
+#   text hash     7e651336e45a33a4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b5897075cc09117c
-#   text hash     85eb2e996fc764a2
+#   content hash  3a1cf37ffc96fecf
+#   text hash     a24e820199f7010f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e53b3bba49cf3020
-#   text hash     d91c8b5960bb1f0a
+#   content hash  81751f8a526784d7
+#   text hash     d025c66ead98e2b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

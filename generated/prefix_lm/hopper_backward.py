@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  68304a76c6d916b7
-#   text hash     b5c493e1b7a8a1ec
+#   content hash  7984249915936136
+#   text hash     e3511b47b62cac24
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

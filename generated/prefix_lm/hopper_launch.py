@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba80079c25b52a37
-#   text hash     ff623348cbb4f899
+#   content hash  f428b17b5efe2065
+#   text hash     007ed7199eda34ab
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7e0a89f6e65193d
-#   text hash     6650df99cbe96cf6
+#   content hash  d0bc59814358610c
+#   text hash     225dde80669b8894
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f4b09f221634a9e6
-#   text hash     c54b611b9379d78a
+#   content hash  7757e96bbdecc51c
+#   text hash     37f9cdde7aaeb2d2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  24b124b0750ffb00
-#   text hash     ec5e0ffbfdccaf9e
+#   content hash  3f9eba2a54800688
+#   text hash     9f7f2aa0182c9a5e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  019908a767bd4199
-#   text hash     5d038238f1a7fffb
+#   content hash  58dd34372ca36ab3
+#   text hash     eb7f194560035d92
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

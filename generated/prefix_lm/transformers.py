@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e589ca73f059b639
-#   text hash     e74f3bcc62067be7
+#   content hash  58b0d251defb0ad7
+#   text hash     b047bfe14126b377
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7035094d84c7d27e
-#   text hash     5af51989a16b1a63
+#   content hash  ea3ea405428afb54
+#   text hash     06ce34ff53645223
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  28dd952c0b64949c
-#   text hash     1866e319aaf28057
+#   content hash  dc2e372b7e542da6
+#   text hash     9f26526d4bbf9546
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

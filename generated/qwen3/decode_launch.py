@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6359585fef4132d5
-#   text hash     5dbd1523ec0988ac
+#   content hash  494337e2238c1903
+#   text hash     bf6e59fabedad205
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

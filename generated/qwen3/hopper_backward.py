@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f7f315ef66ca1e9
-#   text hash     bd286801bf0d9b7e
+#   content hash  927200b37daac059
+#   text hash     11c5bf442b684ec8
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

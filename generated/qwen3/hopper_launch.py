@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4bf470eea9d7396a
-#   text hash     f641f91163f236ec
+#   content hash  c0a6fa624d1e96c6
+#   text hash     1617b1450727522d
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  af486720082eb8e2
-#   text hash     9dcfdbe95bb6042d
+#   content hash  5ff0ebf45b25e7e1
+#   text hash     4b6d66ea935447a7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  14ba7d6864c42554
-#   text hash     9d0aa40ec81244a3
+#   content hash  9e6c9fc366e66697
+#   text hash     a89fd45d34c8cd5e
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  550f055bfbfd1904
-#   text hash     2d25c290cb8d8c42
+#   content hash  ed879cdcf41437b0
+#   text hash     c6f1b63bd9bd5af8
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0101b7be8a2373e0
-#   text hash     aed25915fba74eee
+#   content hash  5bd3710bbf141614
+#   text hash     9e05597d7521028d
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b3a973c84d12b5dd
-#   text hash     8a795c295686c958
+#   content hash  ea9df8bd053f6bcf
+#   text hash     80a7e786fb394b08
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

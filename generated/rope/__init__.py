@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2befbfd99418c2d5
-#   text hash     9bb40de2c452245f
+#   content hash  26e5ea612473f2ed
+#   text hash     2c4f6fde278a391d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

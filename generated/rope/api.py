@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3c2cc25284a08e01
-#   text hash     49168cb904fd1adb
+#   content hash  ee5d83b324d3ee52
+#   text hash     ba17f7ee65e6ffc2
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

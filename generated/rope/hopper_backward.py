@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d181b92d45a1ceab
-#   text hash     0bc2b952e9993b39
+#   content hash  23515d9be93d98d0
+#   text hash     25a4c9d3838f4e50
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

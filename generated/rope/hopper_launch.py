@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0e4b6b9330e8034e
-#   text hash     4465b9549b992d6d
+#   content hash  217fdb9ce020f57e
+#   text hash     195f86294d58819d
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c921d0c9c717dcd2
-#   text hash     4a81c975bd8c09c4
+#   content hash  ca138d3fa3c13d67
+#   text hash     f9c39bdd300a95a5
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

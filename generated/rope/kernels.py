@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  58e80d64fa24df83
-#   text hash     31e0232915e2431a
+#   content hash  b50a9e8f7fbf362f
+#   text hash     1a1ea96fa226326c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67506d841e345bd1
-#   text hash     5a9f1639fac9099b
+#   content hash  81edd97c795eb4d6
+#   text hash     85af5d436bdd8013
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c3a88d0fb3ff3525
-#   text hash     b3187b5226a48fd1
+#   content hash  908b76e7dae70fd7
+#   text hash     56865adb42b809e3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

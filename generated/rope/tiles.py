@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9ecd86f09ba4ac37
-#   text hash     a6229c2454b77f7f
+#   content hash  f769a35978c73540
+#   text hash     7217b4c719a6fbd7
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  538dee94b1a151bd
-#   text hash     20096dc0e344f426
+#   content hash  4a05d12781b69d7d
+#   text hash     1fe71c8b8fb36276
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  073fd658d07b548e
-#   text hash     d9cd4dedb8b566ef
+#   content hash  dda7e15d5a3d9cf7
+#   text hash     e65b0e487529437a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

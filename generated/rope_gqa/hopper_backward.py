@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6fb4c3f3624ca57a
-#   text hash     a4097c5809a44e3f
+#   content hash  80a2c7c7e4da6f2f
+#   text hash     3faa74d454ef0116
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

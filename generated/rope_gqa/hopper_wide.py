@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f24fda6f3e003e31
-#   text hash     edb4df2ff84049c1
+#   content hash  cfd0ebb5b6cc7ceb
+#   text hash     893ecc12a8b11159
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

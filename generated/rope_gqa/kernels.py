@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d46b96f5099405b2
-#   text hash     2b2852f0f3f5fd9a
+#   content hash  52886e9df7679fc6
+#   text hash     5284980f9c828827
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  245e5a0a74f5dd50
-#   text hash     e7de0a61cafedbc4
+#   content hash  5c76a27eee59e024
+#   text hash     729e92021745732e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

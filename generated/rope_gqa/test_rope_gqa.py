@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b1ece615c91c0218
-#   text hash     c09bf6a8dd02b93c
+#   content hash  bb32a4e6909e8a9b
+#   text hash     a7f726fc40b6f92c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

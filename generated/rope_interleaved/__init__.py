@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ade817f6aae0b667
-#   text hash     0730291b84e0e7f2
+#   content hash  9b274ccd7280770b
+#   text hash     29910b1ca1b61dac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b39cf262500e8e27
-#   text hash     28821dde34ef59dd
+#   content hash  18791707d6ff88d0
+#   text hash     f70d84ff580036fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

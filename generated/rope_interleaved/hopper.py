@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ac678ec45aebf39
-#   text hash     4a3c52671f1ed54f
+#   content hash  6956ddb85d0e508c
+#   text hash     d952548558ab193e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

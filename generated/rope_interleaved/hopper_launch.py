@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  aba95102321e25a4
-#   text hash     5227e1e4fda8b953
+#   content hash  d07e4d4dab664993
+#   text hash     ad9ad9709f8d0e29
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c9e6813f20a9ab7f
-#   text hash     e66e83b5c0a91766
+#   content hash  b966b927aeed8179
+#   text hash     d9f33fe75bc19c84
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b7cb701806cf3d7
-#   text hash     76807d6361825f88
+#   content hash  a3c302ba2f678e24
+#   text hash     9e2392d2bdfb3fc0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e30dc451bce393a0
-#   text hash     5f442f3eb180c427
+#   content hash  cd1ab2e8f47efbf3
+#   text hash     57fca2fdc3e8e6b7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

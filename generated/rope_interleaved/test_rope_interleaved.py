@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1b1ecc545981cf8
-#   text hash     d0a42c7a6de276f2
+#   content hash  e8aa0bcae41beb17
+#   text hash     9ac4d1015b3d0dcd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  945e06b33177fe80
-#   text hash     fbd123c7847d5c4c
+#   content hash  7b390a06262bebea
+#   text hash     ff5de92aa82f2738
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

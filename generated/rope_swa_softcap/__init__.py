@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7976c61695721887
-#   text hash     04c9d1dab7e803bf
+#   content hash  5d82965a52317d7f
+#   text hash     d2eb701a832c7692
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

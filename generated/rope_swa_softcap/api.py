@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  098fd8d3c070978d
-#   text hash     39dc08343db54a1c
+#   content hash  874df4f34f31f4b4
+#   text hash     9ccd7bd1f09c67da
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a1d435b2bd57744a
-#   text hash     c5fe0a6a5e41fc12
+#   content hash  809cc762395817df
+#   text hash     d7328acf3cece9b4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  932b9cd4334d9a5a
-#   text hash     e7d3ef78e4ebc12a
+#   content hash  41a9e95f51fa5c3d
+#   text hash     1593b0861fe9ba85
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

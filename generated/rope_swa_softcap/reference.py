@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  41f3ead1ce9418c9
-#   text hash     677f0ad9104e2b26
+#   content hash  7f2fb15102d588c1
+#   text hash     9e9648c1716ec601
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

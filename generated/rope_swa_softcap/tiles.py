@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ecf7a9c77fc38be7
-#   text hash     b616fbf5cd19f08e
+#   content hash  3f4a80a933f9f555
+#   text hash     158b88a497c991ed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

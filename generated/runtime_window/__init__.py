@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5c0f8b82ca35fc1a
-#   text hash     57466bf86320a6aa
+#   content hash  1b40df5d51a19690
+#   text hash     8ebf2c118012b602
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff163a18a0d0da56
-#   text hash     2f94ebdf3a56160d
+#   content hash  c5fb5fff91923e77
+#   text hash     50bb138b5fe48d66
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1755e764cff79a32
-#   text hash     809d43dfcbc2bd47
+#   content hash  18397844b0b85f1d
+#   text hash     486c5d0cfb24d460
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

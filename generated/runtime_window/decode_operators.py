@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cef914f49654d81e
-#   text hash     2291fbf6652a49a5
+#   content hash  d10c1f736bdccb96
+#   text hash     374ae49dd7aefdb3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4eff30df17da45d7
-#   text hash     5525bd881c38f3ea
+#   content hash  e49f0352da532b25
+#   text hash     653f825744c4b1b0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

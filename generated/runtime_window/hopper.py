@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9770201f342e005d
-#   text hash     cd9dba6abeb8c7fa
+#   content hash  248ca20022e2f574
+#   text hash     aac9101433dcf9fd
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

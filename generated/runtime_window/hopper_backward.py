@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b361c2b1b0eb0bd2
-#   text hash     20569faaa2d21d8c
+#   content hash  7779e480be897b5b
+#   text hash     729df80123877bd8
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ab415ec3a26eef4
-#   text hash     2b40d783965b0a67
+#   content hash  d84ce0a9cb53c837
+#   text hash     e157c50c3b50698b
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  68a931136595098d
-#   text hash     e371dc0eeb8bc454
+#   content hash  181b5f9d10e87bec
+#   text hash     7e7bda92bf4316e9
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4a0a676e26aecc8c
-#   text hash     58878d1c0886110f
+#   content hash  42c272c91bb70a21
+#   text hash     246b1711ae0070c4
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

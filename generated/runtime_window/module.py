@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38b3997c8a1cc51a
-#   text hash     64d8b2a4b4a36526
+#   content hash  b2e33ffb5620a096
+#   text hash     48764a4b2875e8e0
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6caa21b20ddaa3bb
-#   text hash     bb55f99d941aaaaa
+#   content hash  9e44235caa6d1d35
+#   text hash     6d6dbb47b1f90cfd
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe5bbb6e91b20202
-#   text hash     dfe63ef64464ecfc
+#   content hash  20e82ff711539e57
+#   text hash     7c76589fea286a8b
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

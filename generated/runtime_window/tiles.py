@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  559020195af75126
-#   text hash     7140b61e5f35e9e6
+#   content hash  16caab17c28ed8f4
+#   text hash     07a45cd95c831195
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

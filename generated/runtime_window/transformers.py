@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  305fe849591bd26a
-#   text hash     74f6a97f77f9f5ee
+#   content hash  d8af92aedcbf5cfc
+#   text hash     a7dad85a4dc3009e
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

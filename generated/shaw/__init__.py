@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7b84fe541015652a
-#   text hash     d23c5f6b50589b93
+#   content hash  f42c4fcb6a5f65c3
+#   text hash     8326af4098bade74
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

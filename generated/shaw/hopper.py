@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  45bfc9c49d136560
-#   text hash     e9f3bd3b24ce2fa8
+#   content hash  e8c9b1481aed4704
+#   text hash     fb3b3e90a5765bdc
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

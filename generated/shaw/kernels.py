@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a704b2e7bc8c5664
-#   text hash     984408b358bb3dc6
+#   content hash  fcdaf60b45442e40
+#   text hash     6e3f462d419fb9d6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
@@ -205,7 +205,7 @@ def within(place, count):
 
 @triton.jit
 def add_to_entries(ptr, row, inside, entry, x, LEAST: tl.constexpr, MOST: tl.constexpr, ENTRIES: tl.constexpr):
-    """Add a tile's values to the entries of its rows `inside`.
+    """Add a tile's values to the entries of its rows `inside`, each of which has ENTRIES.
 
     In all tiles together a row has one value at most for each entry between LEAST and MOST, so those are stored.
     """

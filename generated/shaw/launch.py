@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6bff990f9ae9d971
-#   text hash     94c37bb1358b6397
+#   content hash  ffa42660ac1b376f
+#   text hash     4622859cb3bfa060
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a609f682a718ab6
-#   text hash     c87a21bf8e8368a2
+#   content hash  bbf42e9f685dd979
+#   text hash     b9ee97b6dfde6467
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

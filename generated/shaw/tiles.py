@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0c0223971a61af8
-#   text hash     1dd98fcb0af94f58
+#   content hash  5c329057826d3f96
+#   text hash     ded294ac38ea6e41
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

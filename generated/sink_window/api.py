@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  af5ec901c6b8d392
-#   text hash     f5a2397f96639d83
+#   content hash  209ca301d068b56d
+#   text hash     7fb2c9bbe992fdcb
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

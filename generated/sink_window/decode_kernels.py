@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d9dc59afd850e9e1
-#   text hash     a78fa78294df0527
+#   content hash  1aa64d20f1d272a9
+#   text hash     0b8f723e2e0a2451
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

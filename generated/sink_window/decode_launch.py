@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  affeb66deaa1a3c4
-#   text hash     a9d339ce1d455198
+#   content hash  df70f509fc0780b9
+#   text hash     9732b3fdd791a959
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c7ffe57615be0358
-#   text hash     c18b91523a50ad1e
+#   content hash  42ce1996f39b5dad
+#   text hash     ad9cb0719ad46367
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

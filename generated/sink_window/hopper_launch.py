@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6cd7336194775a79
-#   text hash     48cadbaa30d5dc8a
+#   content hash  fa070249d2ab7a84
+#   text hash     5cd7db4c67345cf3
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cecdb0939679bc67
-#   text hash     66edbd850c6bda72
+#   content hash  756d940cae97824f
+#   text hash     c951367d63f37e12
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

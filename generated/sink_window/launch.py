@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ab32b8cc5a89384
-#   text hash     cf57c58535620e7b
+#   content hash  75b152b852a5b27f
+#   text hash     d66cd2aa0a8dcee0
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

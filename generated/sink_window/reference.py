@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5e3a78aecb13281d
-#   text hash     cf86750a63187784
+#   content hash  47571f61607cc310
+#   text hash     eb3fa65f61ff3642
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

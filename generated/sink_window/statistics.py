@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9db91aa9030438ac
-#   text hash     aa0afdfd9e67cf73
+#   content hash  0dcac0d5987e1c06
+#   text hash     11cd6a58296f4372
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

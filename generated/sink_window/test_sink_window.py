@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e73c1c7acf372460
-#   text hash     04f2b9bcef158b5e
+#   content hash  e5250d80d220eaee
+#   text hash     84450ba735e664dc
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

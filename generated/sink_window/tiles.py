@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e6bd3243f69fbbdf
-#   text hash     e07a9b2b8dbf581a
+#   content hash  66c192f11c18f0a6
+#   text hash     5bdaf40474a7e97f
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cdedae1e597f8b2e
-#   text hash     873a9df37d2710d0
+#   content hash  698db35f46f180ad
+#   text hash     7764d4cab42b6fbc
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

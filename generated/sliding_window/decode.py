@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  250fa8cf8c098b1f
-#   text hash     3db3d9685deee59a
+#   content hash  984a0fac79a86dd2
+#   text hash     584e121062fd3ec6
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fd4187c5e5afbd3
-#   text hash     05e8ef05ae2a41c5
+#   content hash  d68ca15625f686a2
+#   text hash     52f05fecb22ea406
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3e9178550ca697c6
-#   text hash     43224324b421e27a
+#   content hash  16e4ba6500627720
+#   text hash     b51d489328bc1ad8
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3a57418d44341fc0
-#   text hash     4a4cab7ba437a0e3
+#   content hash  782cfccd3fff630e
+#   text hash     def37ae208491228
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

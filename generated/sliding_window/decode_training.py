@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2cadb140f84f0537
-#   text hash     52bd85fb496c5001
+#   content hash  78827ec054b12952
+#   text hash     26dc191f6dc5f27a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  768163cd11b0c3b6
-#   text hash     9a8495fa85538dca
+#   content hash  43d9167b3858ee3d
+#   text hash     ed03087ab180e10c
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

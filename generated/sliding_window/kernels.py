@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e2b946f9ddf3d43e
-#   text hash     d6048daeea2fd19f
+#   content hash  969a2e08f9ae8ad6
+#   text hash     cca9b2459c8b8ce9
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa8da4f035221c1f
-#   text hash     bf6c0e2f060440b0
+#   content hash  92d70b6a9fe74349
+#   text hash     a7dd591b272b8c19
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  91e02ba8fe16553b
-#   text hash     52e5a487644601a2
+#   content hash  8c9a1c51aed0ea7f
+#   text hash     d0e64bcdf2fae8fa
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

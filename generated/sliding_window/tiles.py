@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70b9afae1b6a714b
-#   text hash     782554790c1ea93d
+#   content hash  427feb039d5de4e2
+#   text hash     30e0eb4b76ae6d49
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

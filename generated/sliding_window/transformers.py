@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f4f3c920dbc559b9
-#   text hash     69c4b6f870a8736f
+#   content hash  cf01c578dbc31432
+#   text hash     60eae59cb66f8a2a
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da6422f44d3b5433
-#   text hash     3032a8d4c5ca3072
+#   content hash  293bab16639e9ee4
+#   text hash     a0d15fb4ae993147
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fca166cfdfa45489
-#   text hash     8c2d2fc1fbea2a94
+#   content hash  0d24dbe3a6ce548b
+#   text hash     93d64d71a36479bd
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9bde0752ff49526b
-#   text hash     8ac3f777c9915505
+#   content hash  67b3f6c8899bbd9f
+#   text hash     baa607e6df954332
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

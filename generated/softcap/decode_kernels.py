@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ed8290aa2235e87a
-#   text hash     eedb3cce6c5d448e
+#   content hash  46307f6aa34906b0
+#   text hash     dc5799c9db3c8f2f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

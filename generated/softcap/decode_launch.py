@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fc34955f74a53a4f
-#   text hash     5b1b70c7487501c1
+#   content hash  dbcfa4981bc7668a
+#   text hash     9eb55430caca5433
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

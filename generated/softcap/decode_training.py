@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5b1c018152aa9e8b
-#   text hash     19ceff6514fc0757
+#   content hash  7482b92c50eed153
+#   text hash     477bf610571998ad
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9250027ff58e0259
-#   text hash     6bf660d834bcf040
+#   content hash  b00969c806e93071
+#   text hash     a6270b58c103f2ea
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

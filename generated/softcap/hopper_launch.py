@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c08f5545949bae50
-#   text hash     bc7c7c1a8d9a4983
+#   content hash  c80a4ac430408ba0
+#   text hash     02a61d96a7f82da0
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d6ef7487b7bf9461
-#   text hash     c8cd40514822d5cf
+#   content hash  ac2353004c9faaa6
+#   text hash     c0566b38672e91c0
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

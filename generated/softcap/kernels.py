@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bea22112adb06e91
-#   text hash     9f74220479ad006e
+#   content hash  2be82232c8abc0ad
+#   text hash     93f7fe0bbcfeffcb
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee95a3141a8640f8
-#   text hash     f645ac57d0574610
+#   content hash  fbecdb1560d74c91
+#   text hash     26f054ca51d638a3
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e094411efd3ffaac
-#   text hash     9e34dd3bb244d0c5
+#   content hash  14046b6590e3c451
+#   text hash     dc4fd61129f7e878
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

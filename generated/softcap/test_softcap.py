@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a670d6d68deda79
-#   text hash     6ba352fa31bafe4c
+#   content hash  1485225fdea55e98
+#   text hash     b6d9b6bc9b54c9a9
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

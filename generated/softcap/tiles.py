@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5f65d674041d5d03
-#   text hash     6267c032cab44b55
+#   content hash  a5ec8d8fd5fe6723
+#   text hash     0dbdad0e7f340d57
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

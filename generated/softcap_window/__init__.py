@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5c77d907ceae443f
-#   text hash     2cc8a212bb2bf1db
+#   content hash  efc24ff09ecd41eb
+#   text hash     a2200df7fee79ea2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

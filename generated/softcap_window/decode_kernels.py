@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fa486582e5dff4a8
-#   text hash     8522ac2d4436cdf3
+#   content hash  570e3813f232b654
+#   text hash     eb945014ca8fbdaa
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f74fc6c507357d05
-#   text hash     71131bd5a16c819e
+#   content hash  a891c0207bd88776
+#   text hash     22c56099796e168c
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

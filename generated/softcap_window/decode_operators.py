@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b4638683690794cf
-#   text hash     6a4575111ebd4dca
+#   content hash  3725ccfa54ac4eae
+#   text hash     4b836d526b17f645
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a5ccb6f0efdc0e38
-#   text hash     cb543a819a6ccc54
+#   content hash  8ef7c6f28b78f937
+#   text hash     6f3e953f6fdde3a9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3562df454c9c70ab
-#   text hash     d93dfa00bae7f1b9
+#   content hash  decf9d23f8d634b5
+#   text hash     cd1b272a38cbbc2d
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  93697846897bf590
-#   text hash     faa24a0ed23da82c
+#   content hash  f10e67115a3650a6
+#   text hash     917dfcf4e19a5f35
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

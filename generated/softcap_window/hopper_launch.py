@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  048512fa31d9800d
-#   text hash     507dfea6f38933c4
+#   content hash  2525f9ab240f4faa
+#   text hash     577d18440be303d8
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  406c16c0ba8259d1
-#   text hash     575814ba84400e03
+#   content hash  96c94b6415e5b180
+#   text hash     a5b7f38b27abc371
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

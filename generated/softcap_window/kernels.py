@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c233978f85c83213
-#   text hash     e413803ffb3c9227
+#   content hash  8661eb46c810b037
+#   text hash     663fb3ef1457fce4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3db0871a2fc7c2f4
-#   text hash     934f8754658da856
+#   content hash  26122e219bb79367
+#   text hash     2f0b0bbb4c40382d
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  67151b47b4ea60c1
-#   text hash     53c8701dd03c184d
+#   content hash  d0ab2dcd1379a816
+#   text hash     da60a64d937dd42e
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7bd016fb7992cdef
-#   text hash     314f3c8d9e80f7f2
+#   content hash  8e9bf6322a18b77a
+#   text hash     7675b3eaaa25344c
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

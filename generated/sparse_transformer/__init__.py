@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eb99d6c0742b2f3b
-#   text hash     8855bd9b551c7357
+#   content hash  679b225a546fcaa1
+#   text hash     41998eabdc24f7c3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5b79104d2dc1ed87
-#   text hash     de9a673ad241489d
+#   content hash  c334be8dd3bb78c8
+#   text hash     c95b59772e4be348
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2372bc49f532f460
-#   text hash     adb80e80696f22ac
+#   content hash  ed38d199ab4f3bd3
+#   text hash     36f9ee253e466830
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7cdfd4e1cbbbe37c
-#   text hash     aea9e28690bbea77
+#   content hash  9ca224881decb5f6
+#   text hash     6cddeda499320131
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c8e753762ec10f0d
-#   text hash     dd94878084b8c3fe
+#   content hash  830a8c8dedeb4006
+#   text hash     864ec584aef08855
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

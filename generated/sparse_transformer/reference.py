@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0034bdb6fd7421c6
-#   text hash     40637c989fb355b4
+#   content hash  f79d11cf010e50a9
+#   text hash     6dfabdd7e3dfa8fd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f243f65fd4112490
-#   text hash     b7e2318ba048bd07
+#   content hash  618952b4f5d004cc
+#   text hash     4ca7de4c7d358bda
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

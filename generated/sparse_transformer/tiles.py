@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ea45db20e3d8609a
-#   text hash     763ca397310d1214
+#   content hash  0ad92a7052f4ae6c
+#   text hash     d8493e6fadde0a0b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  37e8bb3a45a0ae7a
-#   text hash     ae91f0726eb7a3f0
+#   content hash  075e31c99c7d4fc4
+#   text hash     a1e58f323c57f80c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

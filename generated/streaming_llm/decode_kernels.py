@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  275f710a7fc58791
-#   text hash     6b855a78873bb939
+#   content hash  b425e7476619a60c
+#   text hash     120884bf81c1fde7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  613ce71cabddba60
-#   text hash     a4b7bdfcb26dad9d
+#   content hash  440c64bc13a38a34
+#   text hash     d1752292e1361a47
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9f2e8252d4fc4c15
-#   text hash     6f5cb2e586117fca
+#   content hash  833429adc709d40c
+#   text hash     6446a930e2fdd219
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

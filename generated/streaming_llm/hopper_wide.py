@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a67a86a047a23049
-#   text hash     564724ef5b1254b5
+#   content hash  0a273603f0f1eb6b
+#   text hash     228b2d42a2b622be
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  be3cf65fc511ba53
-#   text hash     7da7f22a955122a8
+#   content hash  9ddccce8e8e98af3
+#   text hash     ea058376678b1553
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

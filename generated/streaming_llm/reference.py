@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  11d91352b462af89
-#   text hash     8f7b62ddee5b3469
+#   content hash  7b8997e102c6a554
+#   text hash     6e9daff89204fe6b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

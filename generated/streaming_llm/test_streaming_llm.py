@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b3294c915c8abf1
-#   text hash     af0501a026ac8860
+#   content hash  a59b57855a5efa65
+#   text hash     ea7d87ff44c97b1a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

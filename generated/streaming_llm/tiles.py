@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8493d2775212d6a7
-#   text hash     99345ea2ceaa2384
+#   content hash  24755878074bc081
+#   text hash     447c4bf37936fbe1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  40e82c7353409354
-#   text hash     ef4055346f66d89a
+#   content hash  be9965cb14ec02b2
+#   text hash     4820aed6fa343f7a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  abba02058d6c3d0d
-#   text hash     3798b452a5cbc179
+#   content hash  84b10e6e3c9562be
+#   text hash     fff2e3dfcf4b9480
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eebc0d2da78d1066
-#   text hash     8c24b459c160276f
+#   content hash  5ee5a53f1d5c41a8
+#   text hash     c81e5131391c837d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

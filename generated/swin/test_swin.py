@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ba46376b9d5cced5
-#   text hash     bc4b250e9345faeb
+#   content hash  e4562218ac17c6ea
+#   text hash     ceb9a25c71f44690
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de0d36ed9621503c
-#   text hash     b87ec054dc530024
+#   content hash  8db43c4935158ce9
+#   text hash     b68b9cfb0c5b2731
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61c4a4238b53b311
-#   text hash     303546d20ab8c512
+#   content hash  45436abdb934c875
+#   text hash     fb710fe7c3a8caa8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

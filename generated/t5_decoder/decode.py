@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8f59817c08bf64a1
-#   text hash     0ab18b4ccd44142a
+#   content hash  47175b2a26ef5dcc
+#   text hash     c286d3871581429a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4f5e9cc624b8b5ac
-#   text hash     a0b476f863d9c295
+#   content hash  416d024e2915db73
+#   text hash     3ebe78f591501da9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

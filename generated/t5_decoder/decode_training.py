@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff88f6939f106539
-#   text hash     413dc3c1aafcf8b8
+#   content hash  6558792391b9e713
+#   text hash     48dacf9107521748
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  aa621fbacd9f84d8
-#   text hash     b9e9c63609d21483
+#   content hash  3787e4ded8d5f9cd
+#   text hash     5b5463273d178186
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

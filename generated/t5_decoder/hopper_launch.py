@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6cf7e8c2ea026ed
-#   text hash     589f0969e80e10f1
+#   content hash  5968002bd8541992
+#   text hash     230a9eca3c111c0f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

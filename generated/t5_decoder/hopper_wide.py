@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  98b9ef0c7c545db6
-#   text hash     e192673967433859
+#   content hash  150d12e4a95cd31d
+#   text hash     65c25b11f46862a3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

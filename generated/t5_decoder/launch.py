@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e27b6f13acd0ffa5
-#   text hash     19b30bba92907ddb
+#   content hash  6a01964ec4eec365
+#   text hash     53b0bc491ba6680b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

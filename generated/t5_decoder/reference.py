@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b91a5ecf99dcddda
-#   text hash     41e06f846aad7a97
+#   content hash  4932eb5820893bc0
+#   text hash     b2c010adae7d1908
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

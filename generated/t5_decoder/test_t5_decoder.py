@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  93cd4fc1408cc64c
-#   text hash     3368a9b77e0612a8
+#   content hash  6cd95149f7ceecd5
+#   text hash     44fac452c1ce4e0e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79e35b36e043b219
-#   text hash     20543322a7c0b94d
+#   content hash  552955550d782630
+#   text hash     509fc7c924133b7d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4cd88b7448ac1058
-#   text hash     d76af6d2b0c7878b
+#   content hash  a8103568a087a6c2
+#   text hash     056d8d9aa84667f6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

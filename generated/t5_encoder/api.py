@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  91a70276f94bf18d
-#   text hash     fed10fc7c82d4511
+#   content hash  33d23ec2a6fc5126
+#   text hash     2428c048e4bc6b82
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  732f0d1281182eed
-#   text hash     1857e77de0492dfe
+#   content hash  fc1af669a08788fc
+#   text hash     fc5abcdcde5d24ac
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

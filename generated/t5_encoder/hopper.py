@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e65d77b981b3d72b
-#   text hash     d1a6ccce06b2e533
+#   content hash  375a5c63b2f4a792
+#   text hash     f015bc695b84cc40
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e8117b77175da51a
-#   text hash     ac994fa2e70f9888
+#   content hash  6d8bcb656cbac84d
+#   text hash     f436e8d43e42549f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

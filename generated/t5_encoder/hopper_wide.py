@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  843d188798bd31fd
-#   text hash     2ff3c406efedc0fb
+#   content hash  b6c9a5ca21d54359
+#   text hash     37f3dd38b7209a8d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

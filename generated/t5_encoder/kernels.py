@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0988cd7c4dbab859
-#   text hash     510807adf6e6dc39
+#   content hash  a5244f400615f63f
+#   text hash     aa7ac8b6b3c81ce9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  be3b5f89fd5829b8
-#   text hash     666bf40e409529fb
+#   content hash  5006726aba7c24ee
+#   text hash     72bb05bcd63c485e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

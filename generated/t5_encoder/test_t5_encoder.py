@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  32153e7a3e864d19
-#   text hash     25f547bbb00e9df8
+#   content hash  fbfdaf05f64be294
+#   text hash     ef78a602fb676524
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

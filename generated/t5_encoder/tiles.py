@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  102a418dc3fd66e2
-#   text hash     a1fd160b422e7965
+#   content hash  e9053dd52dc08374
+#   text hash     5202d72f9904080a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  450e20adc5f6997f
-#   text hash     d465e68cbbceb9bf
+#   content hash  3338d545cbafc03a
+#   text hash     38b26f8ae8aa46f5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7d9e68e6d888ed44
-#   text hash     117142ea2973bb8b
+#   content hash  5524af31f22a3d3d
+#   text hash     77d2942dae246e5d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  192a909abee5439f
-#   text hash     57f6b95dff0b1db7
+#   content hash  414c45c3d76ad60b
+#   text hash     526bba40bcb30b72
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6550199bb5407a22
-#   text hash     05b847892580b0a2
+#   content hash  1c2e489e90c6a682
+#   text hash     4c322474a626df38
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  614aae7a96e64b26
-#   text hash     5899439ce5baf4d3
+#   content hash  3f60e982e824902d
+#   text hash     7ffdfe49387f3476
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7d84520cd710e515
-#   text hash     76e7d39f26765f38
+#   content hash  e332008f3aad903f
+#   text hash     145a9172f5974b6c
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

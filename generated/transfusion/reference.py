@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a65546d7e8e8f2fe
-#   text hash     37030b67828232fb
+#   content hash  8a45278faf22bd9d
+#   text hash     ad460980bdf12664
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c81e2e667bb6774e
-#   text hash     7d6c00869d9b2fd4
+#   content hash  fc51ae6f94dea10a
+#   text hash     b5e6d205d8827354
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7aca277e7ce512d
-#   text hash     e0a7aa48584815c6
+#   content hash  6053271a3108e79e
+#   text hash     63ce29468352bd9c
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

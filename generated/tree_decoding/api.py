@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1cda47ccc23a2dd4
-#   text hash     fd427fa526656c79
+#   content hash  50cd4fa8117a82de
+#   text hash     ea7e7670f0edd97c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe47e359571b48b7
-#   text hash     5cfe02194407d2de
+#   content hash  360be94b3456cb3e
+#   text hash     c080e4af7c40deb4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c6d1699dcdf2f682
-#   text hash     9a1a7ba9e7f2d464
+#   content hash  9fe2ad64751edaf8
+#   text hash     1ef630e7cfc13567
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ad30e2c097a3570d
-#   text hash     2786a7f60d97ad45
+#   content hash  5c022d67a861afa7
+#   text hash     e074a4df8ee36cc9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  caff51763aa5497e
-#   text hash     cb981cc3a9ba9ea5
+#   content hash  61daea60d7ff097d
+#   text hash     272a20bbb0c067ce
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2acbd3377c3fa306
-#   text hash     6b7ee8313d0d9ef9
+#   content hash  2477ebaebb856b97
+#   text hash     9c016fa67994e055
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

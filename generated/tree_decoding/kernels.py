@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  99de6736d9118245
-#   text hash     178e3e5d541d5aa1
+#   content hash  336bf3e235113af7
+#   text hash     c0a5da0080ffc19a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

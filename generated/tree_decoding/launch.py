@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7c279c8696d319a4
-#   text hash     537c4d4d7a805f8a
+#   content hash  5113c9541fafe89b
+#   text hash     feb46c84a699acf3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

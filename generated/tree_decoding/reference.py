@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  27fe26661047bfb1
-#   text hash     25fa6af71a2bc185
+#   content hash  aec645268affda20
+#   text hash     fcd90a4141f24a39
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0c1bdd8adaafffa5
-#   text hash     043f90a7c3de998c
+#   content hash  0894c72c9e9e14a2
+#   text hash     ac904e5286e9c935
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0b633e33f41fda1c
-#   text hash     292bdd2b0a7c66d5
+#   content hash  589536a8f6437cae
+#   text hash     8f489a091e4a4c8a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

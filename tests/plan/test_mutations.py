@@ -162,7 +162,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "changes of entries that are not counted": ("t5_encoder", ".cumsum(1, dtype=torch.int32)", ".to(torch.int32)"),
     "entries of distances with the other sign": ("t5_decoder", "entries_ptr + distance)", "entries_ptr - distance)"),
-    "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + row // 2 * ENTRIES + i"),
+    "a row's entries to another row": ("shaw", "first, between = row * ENTRIES", "first, between = row // 2 * ENTRIES"),
+    "a row's last entry left out": ("shaw", "ptr + (first + MOST)", "ptr + (first + MOST - 1)"),
     "a pair's gradient of one head alone": ("pair_bias", "in_bias_qk_sum += ds", "in_bias_qk_sum = ds", "size_1"),
     "a tree that hides nothing": ("tree_decoding", "| in_tree_mask_at", "| (q_len > 0)"),
     "rows too close without copies of tiles": (

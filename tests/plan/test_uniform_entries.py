@@ -12,11 +12,14 @@ import pytest
 import row_tables
 import torch
 import unformatted
+from test_tables import widened
 
 from attnforge.gpu import calls
 from attnforge.gpu.calls import Sizes
 from attnforge.plan import plan
 from attnforge.plan.plan import Plan
+
+DEVICE = "cuda" if devices.GPU else "cpu"
 
 
 def rendered(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Any]:
@@ -30,27 +33,23 @@ def rendered(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     return plan.build(loaded), importlib.import_module("tables_of_rows")
 
 
-def widened(x: Any) -> Any:
-    return x.detach().double().requires_grad_(x.requires_grad) if torch.is_tensor(x) and x.is_floating_point() else x
-
-
 @pytest.mark.parametrize("name", row_tables.SPECS)
 def test_results_and_gradients_are_those_of_the_reference(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of, package = rendered(name, tmp_path, monkeypatch)
-    call = calls.make(of, Sizes(2, 70, 100, 2, 1, 16, 16, "fp32").of(of.spec), "cuda" if devices.GPU else "cpu")
+    call = calls.make(of, Sizes(2, 70, 100, 2, 1, 16, 16, "fp32").of(of.spec), DEVICE)
     if name == "of documents":
-        document = (torch.arange(100).expand(2, 100) // 37).int()
+        document = (torch.arange(100, device=DEVICE).expand(2, 100) // 37).int()
         call.keywords.update(q_segments=document[:, 30:], k_segments=document)
     out, lse = package.attention(*call.operands, **call.keywords, return_lse=True)
-    exact = [widened(x) for x in call.operands], {x: widened(y) for x, y in call.keywords.items()}
-    truth = package.reference(*exact[0], **exact[1], return_lse=True)
+    exact = widened(dict(zip("qkv", call.operands, strict=True)) | call.keywords)
+    truth = package.reference(**exact, return_lse=True)
     torch.manual_seed(0)
     back = torch.randn(out.shape).to(out), torch.randn(lse.shape).to(lse)
     seen = [truth[1].isfinite(), lse.isfinite()]
     found = torch.autograd.grad((out, lse.where(seen[1], 0)), call.wanted, back)
-    wanted = (*exact[0], *(exact[1][x] for x in call.learned))
+    wanted = [exact[x] for x in ("q", "k", "v", *call.learned)]
     known = torch.autograd.grad((truth[0], truth[1].where(seen[0], 0)), wanted, [x.double() for x in back])
     for x, y in zip((out, *found), (truth[0], *known), strict=True):
         torch.testing.assert_close(x.double(), y, rtol=2e-4, atol=2e-5)
@@ -61,13 +60,14 @@ def test_entries_that_no_visible_key_reads_have_no_effect(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of, package = rendered(name, tmp_path, monkeypatch)
-    call = calls.make(of, Sizes(1, 100, 100, 2, 1, 16, 16, "fp32").of(of.spec), "cuda" if devices.GPU else "cpu")
-    length, distance = {"of earlier keys": 100, "of a window": 60, "of documents": 7}[name], torch.arange(100)
+    call = calls.make(of, Sizes(1, 100, 100, 2, 1, 16, 16, "fp32").of(of.spec), DEVICE)
+    length = {"of earlier keys": 100, "of a window": 60, "of documents": 7}[name]
+    distance = torch.arange(100, device=DEVICE)
     if name == "of documents":
         call.keywords.update(dict.fromkeys(("q_segments", "k_segments"), (distance // length)[None].int()))
     first = distance % length if name == "of documents" else distance.clamp(max=length - 1)
     table = call.keywords["near"].detach()
-    unread = torch.arange(table.shape[-1]) > first[:, None]  # a query sees keys up to so far back
+    unread = torch.arange(table.shape[-1], device=DEVICE) > first[:, None]  # a query sees keys up to so far back
     clean = package.attention(*call.operands, **call.keywords | {"near": table.masked_fill(unread, 0)})
     spoilt = table.masked_fill(unread, torch.nan).requires_grad_()
     out = package.attention(*call.operands, **call.keywords | {"near": spoilt})

@@ -148,9 +148,7 @@ class Emulation:
             "max": lambda x, axis=None: Value(x.x.amax(_axes(x, axis))),
             "min": lambda x, axis=None: Value(x.x.amin(_axes(x, axis))),
             "reduce_or": lambda x, axis: Value(functools.reduce(torch.bitwise_or, x.x.unbind(axis))),
-            "sum": lambda x, axis=None, keep_dims=False: Value(
-                x.x.sum(_axes(x, axis), keepdim=keep_dims, dtype=_summed(x.x.dtype))
-            ),
+            "sum": lambda x, axis=None: Value(x.x.sum(_axes(x, axis), dtype=_summed(x.x.dtype))),
             "fma": lambda a, b, c: Value(tensor(a) * plain(b) + plain(c)),
             "join": lambda a, b: Value(torch.stack((a.x, b.x), -1)),
             "expand_dims": lambda x, axis: Value(x.x.unsqueeze(axis)),

@@ -44,7 +44,7 @@ class UniformEntry:
     near: bool  # whether loads take offsets from a tile's first row
     aside: bool  # whether the LSE, or an addend of keys, contains the values of uniform tiles
 
-    @property
+    @cached_property
     def ends(self) -> tuple[Statement, ...]:
         """The statements that compute the least and the greatest entry that a tile reads."""
         return tuple(
@@ -238,9 +238,9 @@ class UniformEntries:
         """The functions that the text of these entries calls."""
         return printers.triton_helpers(node for entry in self.all for node in entry.bounds)
 
-    def aside(self, side: Side) -> tuple[UniformEntry, ...]:
-        """Those of one side whose values in uniform tiles are added elsewhere."""
-        return tuple(entry for entry in self.all if entry.aside and entry.side == side)
+    def aside(self, *sides: Side) -> tuple[UniformEntry, ...]:
+        """Those of some sides, or of both, whose values in uniform tiles are added elsewhere."""
+        return tuple(entry for entry in self.all if entry.aside and entry.side in (sides or SIDES))
 
     @property
     def handed_on(self) -> tuple[Bundle | Statement | Branch, ...]:

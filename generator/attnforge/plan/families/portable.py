@@ -76,7 +76,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
                 *needed(programs.rows("k"), {"k_pos"} | reads(uniform.ends)),
                 Statement("k_tile", keys.tile, shape=keys.shape),
             ),
-            "scored": (*latent.scored(a, "q"), *uniform.scored((*uniform.ends, *loads, *terms.score))),
+            "scored": (*latent.scored(a, "q"), *uniform.scored((*loads, *terms.score))),
             "tail": programs.tail_cleared(a, "k", "v_tile"),
             "masked": (*masked, *visibility.of_keys(terms)),
             "unseen": softmax.unseen(p.spec),
@@ -132,7 +132,7 @@ def _dkv(p: SharedParameters) -> Kernel:
     walked = ("q_desc", *latent.names(a, "q_rest_desc"), "dout_desc", "lse_desc", "delta_desc", "row_base")
     used, back = softmax.used_again(terms), softmax.passed_back(terms, "stays")
     loads, uniform = _step_loads(p, terms), uniform_entries.of(terms)
-    scored = uniform.scored((*uniform.ends, *loads, *terms.inward))
+    scored = uniform.scored((*loads, *terms.inward))
     masked = (*terms.loads("mask"), *visibility.masked(terms, ["(row < q_len)[None, :]"]))
     read = reads((*terms.added, *terms.inward, *used, *back, *uniform.ends))
     step = p.step("accumulate_dkdv", terms, results, own, walked, read)
@@ -282,7 +282,7 @@ def _dq(p: SharedParameters) -> Kernel:
             "tail": programs.tail_cleared(a, "k", "k_tile", "v_tile"),
             "scored": (
                 *latent.scored(a, "q", programs.tail_cleared(a, "k", "k_rest")),
-                *uniform.scored((*uniform.ends, *_step_loads(p, terms), *terms.inward)),
+                *uniform.scored((*_step_loads(p, terms), *terms.inward)),
             ),
             "masked": (*terms.loads("mask"), *visibility.of_keys(terms)),
             "guarded": terms.guarded,

@@ -300,7 +300,7 @@ class Backward(Weights):
         A branch costs least before, where the wait for scores splits the step anyway. If something is added to scores
         after that, weights are cleared instead: an addend may be inf at positions that the mask hides.
         """
-        front = not self._masks_all and not self.added and not any(one.aside for one in self.uniform.all)
+        front = not self._masks_all and not self.added and not self.uniform.aside()
         hides = Statement("p", "tl.where(keep, p, 0.0)")
         if front:
             hides = Statement("score", 'tl.where(keep, score, float("-inf"))')

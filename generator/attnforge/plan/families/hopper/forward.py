@@ -270,7 +270,7 @@ class Forward:
         """True if products become scores in log2 units at once."""
         return not self._score
 
-    @property
+    @cached_property
     def uniform(self) -> UniformEntries:
         """The tables with entries for each row of which most tiles read a single one."""
         return uniform_entries.of(self.terms, rows="64")

@@ -97,7 +97,7 @@ class Hopper:
             return "paired"
         if self.by_distance:
             return f"tabled_{self.shared.analysis.by_query.weight}"
-        if self.weight == "heavy" and uniform_entries.are_all(self.shared.analysis.by_query):
+        if uniform_entries.are_all(self.shared.analysis.by_query):
             return "uniform"
         return self.added.kind if self.added and self.weight != "drawn" else ""  # dropout is measured by itself
 
@@ -153,9 +153,7 @@ class Hopper:
     def wide(self) -> Wide | None:
         """The kernel of the backward pass for wide heads, if there is one."""
         found = self.backward
-        if found is None or self.pairs or (found.added and found.added.learns):
-            return None
-        if any(one.aside for one in found.uniform.all):
+        if found is None or self.pairs or found.uniform.aside() or (found.added and found.added.learns):
             return None
         return Wide(found.shared, found.added)
 

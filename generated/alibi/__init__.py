@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  09f485f541ee226b
-#   text hash     d4d888bf5f5e7502
+#   content hash  7755eb1c9483509d
+#   text hash     89751bb9abaa19b7
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

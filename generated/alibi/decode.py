@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  88046ceff306f181
-#   text hash     8a967f83a5fcebc3
+#   content hash  891dcea36ac65c75
+#   text hash     a3018bf8cb63b062
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  383cbd7f06066486
-#   text hash     268a52bf2b6128fd
+#   content hash  7742f2190f4a2c9a
+#   text hash     555a8353992a5e07
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  31b9735f5f8b27b5
-#   text hash     4fc525c716249f9f
+#   content hash  a11a74a7aab45c70
+#   text hash     a1669f49554cfc9b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f07d5ac5ab80ddb
-#   text hash     30016a666de35120
+#   content hash  271cb410d4e17deb
+#   text hash     b04a062c21c4ea80
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

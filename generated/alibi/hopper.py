@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f5bc286c62d4ca08
-#   text hash     0bdeb7a1742d5b82
+#   content hash  a9615c1dfadc06d7
+#   text hash     406ab960f06c4d21
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5149d81aade6f789
-#   text hash     f26091a4b3d0361e
+#   content hash  82b5a5c11f155aae
+#   text hash     0ba9cfa5826399c6
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4af8ff92ed80eab0
-#   text hash     8a28ac04956f7562
+#   content hash  502a95f83712e1dc
+#   text hash     e82e9171fda170e1
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

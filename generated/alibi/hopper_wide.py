@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b0c984e10ff18d24
-#   text hash     c3f8383c494bf2e3
+#   content hash  70126250b8781fcf
+#   text hash     9b4365ff6a0f90f8
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

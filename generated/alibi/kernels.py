@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  49f66be1c71c56d0
-#   text hash     cea52ad746410d2d
+#   content hash  be3d75bdd8f4750c
+#   text hash     b609736c05baa064
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

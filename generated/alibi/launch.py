@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  10216f1eee29f56b
-#   text hash     b315aa482ac8fddf
+#   content hash  9dade568d61f7319
+#   text hash     c93bd251a8b71117
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8653aa95e7141e53
-#   text hash     137d48ffa8804a5e
+#   content hash  4f35a6a5429c3255
+#   text hash     9784a631fd6c7d37
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c88dd56240b508c7
-#   text hash     b0eaeeea78202a46
+#   content hash  6524fd05a1499536
+#   text hash     99a65291effe0bda
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  509e26461d23af4c
-#   text hash     a966d063b3d634e2
+#   content hash  e6dd68608981ca9a
+#   text hash     7fa66666336263ca
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

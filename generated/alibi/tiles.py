@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  81cf1ccc7b700b31
-#   text hash     61b564e1a4454659
+#   content hash  d6e14c8b97d118b6
+#   text hash     8b67fc7ca035d9d0
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

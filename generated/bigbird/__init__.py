@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9a2b7d162903e3c4
-#   text hash     d688d3697b4e692c
+#   content hash  3ab7abde0996aa45
+#   text hash     e4dded38415da51b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

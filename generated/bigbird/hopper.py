@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0ee270004ff47bf
-#   text hash     2d888a3d0a5a6705
+#   content hash  ebb100659e35dace
+#   text hash     a35e0019cb2539d1
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

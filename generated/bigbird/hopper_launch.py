@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1d108cecbf01d325
-#   text hash     0986515871e853d6
+#   content hash  0060a1ecf8ffd253
+#   text hash     5629a79411414972
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b8017cb881340650
-#   text hash     7f127e4d2a0c41bd
+#   content hash  73ca1389d95978f3
+#   text hash     f01b00f5c44c379a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1cbacbddc4ad9477
-#   text hash     2a0968b7dc5083df
+#   content hash  300f7e53cb53fb1c
+#   text hash     d97e45a1c0932853
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

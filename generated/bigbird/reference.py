@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b8c318f37eb00470
-#   text hash     9e589eb9ace97691
+#   content hash  438fa5650be6c82b
+#   text hash     2cdfc0ac68a57ddd
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4aa3340e5761516b
-#   text hash     d9ed6942cda28dfb
+#   content hash  15cdcc1c419834b0
+#   text hash     0e022f44b7d7ff08
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

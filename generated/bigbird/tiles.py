@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  670c4d97bf8ad4f2
-#   text hash     30254bd62bbf0534
+#   content hash  aaaecee9c7a59d03
+#   text hash     f6111524be4e6e03
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

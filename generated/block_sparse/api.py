@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc69fa850074cf7f
-#   text hash     2600357db0100c52
+#   content hash  248571000f674d61
+#   text hash     c3cbaeb8809a71c7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e6b8d4966b8c221
-#   text hash     37ccc71a88527a12
+#   content hash  e313522a06b9e1eb
+#   text hash     ae01485f038cefea
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  49581d3355543fe4
-#   text hash     12af995ce5f49559
+#   content hash  36dd10d3d4b1fd9f
+#   text hash     01028fa66c14aa05
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

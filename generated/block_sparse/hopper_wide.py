@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d54d786680066b01
-#   text hash     02d28e2c0cff0f6b
+#   content hash  bcf5ee9baecff32c
+#   text hash     5ebe8a3c80565a96
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  74e1129bd4ac036d
-#   text hash     50350914379e100a
+#   content hash  f8beaf527a715b49
+#   text hash     0dda89bc43a488f5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea893ccedec03968
-#   text hash     d82e675eb2b64ebd
+#   content hash  166be1fed0f16159
+#   text hash     df02bacb6be1669c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

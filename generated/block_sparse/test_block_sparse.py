@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0163b2108ef623c9
-#   text hash     9d344a979243a48c
+#   content hash  c380833f17594e4e
+#   text hash     4edb797aa6fd48cb
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

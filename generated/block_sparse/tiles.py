@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ef763c4d0ead70d
-#   text hash     397b3c0c7ab8ce3c
+#   content hash  8b77c3aaacc62ced
+#   text hash     52730e3a306d2c37
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

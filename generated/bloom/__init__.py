@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  93dd4dbeb9b487b0
-#   text hash     48a94ad8eca08404
+#   content hash  be80c82fd2243dc6
+#   text hash     ab1de6397974a560
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a75e5b0a672a153c
-#   text hash     ea914d64b84e8c32
+#   content hash  3a483aeeea0e9597
+#   text hash     c7d0f0bc672f854f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

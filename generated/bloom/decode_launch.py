@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7a5a94347d210e7e
-#   text hash     e2c402618389a9ec
+#   content hash  0ae42ddfdee11a5e
+#   text hash     c8d6d188de9411e5
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af8aa5aa31974ee7
-#   text hash     3750f2c75194e5c7
+#   content hash  a1192f83222a1eff
+#   text hash     a70e5724842e3aed
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  69b7bdec0a7aa84e
-#   text hash     c39584de6cd0e2e6
+#   content hash  6e9281e6d567dd01
+#   text hash     fb8980b818e2efcd
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab98dbe68eac31ae
-#   text hash     d7183e40c4068a3b
+#   content hash  2d9cb07918a16901
+#   text hash     a7eab118fc7a45eb
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

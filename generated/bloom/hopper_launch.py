@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f1409145015c98a2
-#   text hash     9423cfbfdf9650af
+#   content hash  ab7b4075140b252c
+#   text hash     3fd925eb1f843ef3
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

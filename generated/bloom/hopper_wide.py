@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  291c9c171cc69597
-#   text hash     12a725ff3d018a8c
+#   content hash  d6b211c81d9e676c
+#   text hash     07d9944c57e2ae6b
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

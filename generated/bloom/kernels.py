@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6fb7264f3879a2f0
-#   text hash     bcc656a952f33652
+#   content hash  14b73938c210ea02
+#   text hash     9dfb01a3b9df5039
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

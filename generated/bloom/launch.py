@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  da267658d0bf1dec
-#   text hash     dd81148434385d16
+#   content hash  de43652d527ba3e1
+#   text hash     2438b0bfeb07e32f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

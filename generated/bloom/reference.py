@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ac347ab537921f65
-#   text hash     e4aaf8fbc2b5d45f
+#   content hash  1b124cc244caf25e
+#   text hash     22a12e03de7e73a5
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

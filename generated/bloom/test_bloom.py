@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6e3dc59e70861c86
-#   text hash     43cbbb50b87fea65
+#   content hash  9d914e98e60d8967
+#   text hash     931bb9fa33000fa6
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  53eab1d8a421978a
-#   text hash     e7e12c73dbeaa045
+#   content hash  0d0cccdefba5a285
+#   text hash     687e677f4286deb7
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  968ee15c633cd1cd
-#   text hash     1d5b4c347c6abf1a
+#   content hash  cbf94a18f7d975f9
+#   text hash     38eed18d3791921f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1de46b1b8b82dae4
-#   text hash     4ae6b693a3a8a9c9
+#   content hash  6842ace1834c5305
+#   text hash     b7c600772046b75b
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ecd44659dd816b78
-#   text hash     db6b5fdcee833c43
+#   content hash  1e9d8053ba25f1b7
+#   text hash     837eebe30bbbd80b
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

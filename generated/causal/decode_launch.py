@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cc22e9da9d3076b
-#   text hash     9d45f3d929593251
+#   content hash  acb7558beea181d6
+#   text hash     c2651a3cd3572749
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

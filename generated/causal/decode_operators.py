@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c34f7a61bc8742d7
-#   text hash     70d577d3f69a2a84
+#   content hash  37376ebf03b68283
+#   text hash     8c788f2534ae0cd5
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

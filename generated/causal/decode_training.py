@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bf9c2f25f0985ad4
-#   text hash     2773276b60dde4c0
+#   content hash  efcd04f7e32390f5
+#   text hash     532298923b651eee
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da691f48097c9fae
-#   text hash     17386e78d0725470
+#   content hash  d49a96e6cd5ceaba
+#   text hash     9f50e649cfda2aa4
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

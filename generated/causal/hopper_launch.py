@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0fa3c4ead313e65f
-#   text hash     6ed20a61a200aa7c
+#   content hash  4529718505e4dc71
+#   text hash     39955ab33f96c24d
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  612cb4beaa61c370
-#   text hash     5c97ee13ff681245
+#   content hash  ebf53cc0308aa6b3
+#   text hash     0757d2d6e3570dbf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  26fe27eace5b7846
-#   text hash     207ae073a5b5c1f0
+#   content hash  3d7e1e4f015e91fa
+#   text hash     6a0d8d9d671796e3
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

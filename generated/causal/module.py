@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e719c294fc8ae260
-#   text hash     ac0b3f9d55baf1ec
+#   content hash  2afa278b41f3234b
+#   text hash     612838f3dabc13e3
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

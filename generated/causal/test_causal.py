@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f575b2a164d78942
-#   text hash     b119080a50a77c4a
+#   content hash  65f7f4faac70239e
+#   text hash     acd0781574de0527
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

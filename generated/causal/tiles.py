@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cbaadedea24591f0
-#   text hash     3a69546e7f620de0
+#   content hash  58b3ae261c4aff9f
+#   text hash     d33373ecc116179e
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

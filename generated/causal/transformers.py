@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0bb81879dd608e68
-#   text hash     6f9ca2139038fcb5
+#   content hash  178aa1ef5b49dc50
+#   text hash     714652de934fc131
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

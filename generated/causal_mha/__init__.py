@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22008726e314328d
-#   text hash     209d6a7a96ec6f93
+#   content hash  c00e60f082a75e7d
+#   text hash     c05f3eadcdbdcb49
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

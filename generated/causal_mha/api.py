@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f70d18543a2ceb5f
-#   text hash     7e2681df1106c16e
+#   content hash  d4f1c3ba0ab1d459
+#   text hash     8be214e29846d2ec
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  537d10599e6c098d
-#   text hash     c8f20344eb89d60e
+#   content hash  f58eb2314fdd388a
+#   text hash     e24cfa5e9dc39089
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b83a27a889db7683
-#   text hash     ac35426c0629958f
+#   content hash  e9f01f0f06067b22
+#   text hash     3cded5265fc66b28
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  66f81bd2b033b8b0
-#   text hash     2b12742efc80c3af
+#   content hash  05f925caa4d1bd6f
+#   text hash     7b1fdec7afef4451
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0474f5a8c9c7b945
-#   text hash     28129240926a3987
+#   content hash  2c8b766f6cd21112
+#   text hash     d80aa32589d238f2
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

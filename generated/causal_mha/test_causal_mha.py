@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  05cfe17fcadd0a47
-#   text hash     4f3a4a3212319018
+#   content hash  27877396a9d15ee9
+#   text hash     037962ea0e080a64
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  494fa5b38903f1db
-#   text hash     b1ad2182bb79548d
+#   content hash  936e668a646df312
+#   text hash     7baa605731aa3dba
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

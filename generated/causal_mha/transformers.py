@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3a3bd75061d06df9
-#   text hash     1724a14f17591de2
+#   content hash  9c728007db3c9766
+#   text hash     a55bd232d7687a53
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

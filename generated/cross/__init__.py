@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31d0b3de4957200a
-#   text hash     3cb6611b8274c046
+#   content hash  fb523f7fc4c18798
+#   text hash     5ea751732d519aa0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

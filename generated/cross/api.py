@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  261eeab4e1d0d8fc
-#   text hash     b23c1d5facc3d606
+#   content hash  e19f6fe98210955d
+#   text hash     a292add755bef609
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

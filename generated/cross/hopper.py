@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  925f94f8e178737c
-#   text hash     5fcb26cd6a0a35a9
+#   content hash  0e86e3cc8be98144
+#   text hash     32a96622c2a85d20
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

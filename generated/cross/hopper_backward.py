@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f4c429d1ffda1023
-#   text hash     13dbb31777ceab55
+#   content hash  5d9973fd365a477b
+#   text hash     775244c0317afb68
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ca8031f1b8b34d78
-#   text hash     47a76f102ceba6f2
+#   content hash  53dcdedcfc1fd59e
+#   text hash     1d7434059d4fb00a
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

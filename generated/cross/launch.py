@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80ec30db5d4ea78d
-#   text hash     1ad8031bc71c9507
+#   content hash  b3e74cf0b79e5262
+#   text hash     6aad7134afc45b2b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

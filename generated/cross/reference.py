@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a9c360f1bce0e80
-#   text hash     735fcc77599e06c7
+#   content hash  821da2ededbae265
+#   text hash     c21981d11a29e34f
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b53e6451ddce5a0
-#   text hash     323f6a5089510fe4
+#   content hash  86357a88977c3c4c
+#   text hash     6dbfb0250c6a54c7
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2f842ddf5820b515
-#   text hash     0f24a38d9e0a1dd3
+#   content hash  f9f2c428724aa15e
+#   text hash     b2c61a40f78276ef
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7717b1adf8c63a2f
-#   text hash     26b1281bc54cddfc
+#   content hash  74d6049cf1383620
+#   text hash     43f2479fa4b68555
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  06df334d85e83a3d
-#   text hash     798f2c17bf391854
+#   content hash  249d4deb2c95f128
+#   text hash     b278a566f6f8d597
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af78d1bb6d0eaff1
-#   text hash     f2f372ff7f7a58c5
+#   content hash  be7aec496d265034
+#   text hash     77be54147b072ef1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c51eab305a24c128
-#   text hash     5ba60472035b2eda
+#   content hash  c0d36ab327e1353c
+#   text hash     4d956b8937aeb7fe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

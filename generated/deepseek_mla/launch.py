@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3f8c96cea70c7a36
-#   text hash     83cca113ac2cba30
+#   content hash  5c2a141adcd0b2e5
+#   text hash     f52a1f0d63620499
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b78bca14e5bc75ae
-#   text hash     d82e60b923b21ac5
+#   content hash  ec5c9ff134530108
+#   text hash     8df780a4cfd4876e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7d172a7a84340086
-#   text hash     23567ee5066aedd0
+#   content hash  fbeef3f4a52bacad
+#   text hash     b7599ce3862babe3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a2d1f46c2dbb4a5c
-#   text hash     4590f2601c1e33b0
+#   content hash  38f1009dc69272b5
+#   text hash     6d49d51961d3b670
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

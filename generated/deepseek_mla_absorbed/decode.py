@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7c04f88b75f1e1cd
-#   text hash     b2bb4c68cbe62fd0
+#   content hash  4b9df786f5530d0b
+#   text hash     1886724e72e3346b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

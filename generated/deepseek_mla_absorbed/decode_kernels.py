@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c119f776e8c0d8c7
-#   text hash     0f2e620a926163ec
+#   content hash  7e86fe5ff67094fc
+#   text hash     11b81b08a2399578
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

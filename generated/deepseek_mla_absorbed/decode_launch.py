@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  91b625acea57f825
-#   text hash     b4e8e4cd23984b77
+#   content hash  a7448f083b88b556
+#   text hash     85ca4942017ba3d0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

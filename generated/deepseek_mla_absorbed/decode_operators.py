@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  88e28d0c7178903a
-#   text hash     d8d88c01f5e63f2f
+#   content hash  0fd2de3be83552a1
+#   text hash     039f004668903e8f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  93c7d3a5a4511c2a
-#   text hash     ea22e143af3bf8d1
+#   content hash  c8ee07cfd0bdf5b8
+#   text hash     b0a216df926dd45f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a2976d2c87577c3a
-#   text hash     dda23f93752c0d6d
+#   content hash  f41b0ddb44509fd3
+#   text hash     91b5855f0693cfe4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  980d7e396ed46a5f
-#   text hash     4a84d8029a9d79eb
+#   content hash  e23de99124f21d90
+#   text hash     62b59048bbd2aa9c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  583ef1a227415ced
-#   text hash     0aeed2fccd446f49
+#   content hash  f62f595b9517f6f1
+#   text hash     62103de1580e2d4d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

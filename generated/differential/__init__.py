@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  863659c1ebe0fc4b
-#   text hash     4611b2134b8e564a
+#   content hash  2a39f8b047ac7e83
+#   text hash     eed9ea52da0e3a27
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

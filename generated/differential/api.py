@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  953e9e3ba23cc0d0
-#   text hash     ca35dff82ade8eff
+#   content hash  d610f9ed1d0ad9cf
+#   text hash     aaecf7483d4bee7a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  76616b4318e902ca
-#   text hash     8042504391053ae7
+#   content hash  f4d952a2c80670ce
+#   text hash     f6dc22ae59759b16
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

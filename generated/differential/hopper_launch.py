@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  347cd16bccc85e67
-#   text hash     49a68bc282df227f
+#   content hash  aaf410c7e729b0f4
+#   text hash     4c4bcf0fb6d549e6
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

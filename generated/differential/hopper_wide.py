@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b75ecbd39a9b39f4
-#   text hash     02600b1c130e38f5
+#   content hash  03a6635c290ae7c8
+#   text hash     974e5d2c37f65bbe
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1386796bf117832
-#   text hash     88b00dad20f22cb9
+#   content hash  86afe2a2ce986076
+#   text hash     205af2571027cd6d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f43ba545cb111280
-#   text hash     68c09e3768c26a17
+#   content hash  5fe8a29c9f2a3f72
+#   text hash     d2c092cf05fae307
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

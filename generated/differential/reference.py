@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  68177ad3e604f0fb
-#   text hash     6503376b42669914
+#   content hash  deeb08e7112823ca
+#   text hash     f3ff2d46e3622c6e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

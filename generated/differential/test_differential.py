@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6316d6f382d00a05
-#   text hash     56daee81a24cb389
+#   content hash  be336067fd4e56cb
+#   text hash     a9a23fbd9ce3635d
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

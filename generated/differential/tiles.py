@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  824e871a88b9d8a9
-#   text hash     182dee18e70a0873
+#   content hash  79332c7dd59c13bd
+#   text hash     f020c21040a1d72a
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a9a260effc254a8a
-#   text hash     1270ace5f99b15ac
+#   content hash  12d2ab2a424d1551
+#   text hash     a9a37ac99ea72ca4
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d51f6a92a94c293
-#   text hash     8f17f2e772476798
+#   content hash  1f0cb1675f5b98e3
+#   text hash     5251550f68c473db
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2bb51b908ca1898f
-#   text hash     a79381f6d2977839
+#   content hash  a0439dc84ebfc924
+#   text hash     03f4a3686b4fec8e
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

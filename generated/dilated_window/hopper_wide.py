@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f70e002d93509b0d
-#   text hash     c0c50a0a2059b5fc
+#   content hash  5f9526acc166861f
+#   text hash     e682cb845aa75eaf
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

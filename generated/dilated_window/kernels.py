@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3144fa589cd3c80d
-#   text hash     674734231feb0eeb
+#   content hash  38ce2a0281bcfd03
+#   text hash     0989ca8456ba4466
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

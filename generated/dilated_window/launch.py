@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  452f0c538303f65a
-#   text hash     ff131932d958e31b
+#   content hash  b12d16ffa0944f98
+#   text hash     163d523314609660
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

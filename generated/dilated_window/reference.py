@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  358733db780a1616
-#   text hash     dd7a03f30631c2a0
+#   content hash  733c51b2b57c20b4
+#   text hash     a55d376741786fe2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b3646814f018ccd5
-#   text hash     4962da082ff8d0a6
+#   content hash  3a8b7cb8464c696c
+#   text hash     33aeceaf00524fb8
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

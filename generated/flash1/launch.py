@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5c677127452af3ec
-#   text hash     08e8b3837e195832
+#   content hash  30790721fb841d7a
+#   text hash     dde2c791f79430c4
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

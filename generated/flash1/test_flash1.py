@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  98ea1eb44e7e510c
-#   text hash     476c86436ae32b15
+#   content hash  0f87a528f1dd5eaf
+#   text hash     03ac5b012133a423
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5d97f0c904b4f1ab
-#   text hash     624ca375fe5d6b63
+#   content hash  3b2b7e79dcec5929
+#   text hash     d1e9168772db2f6c
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8748f1f566e3be9b
-#   text hash     8a38ef687895f991
+#   content hash  1954f9666df19a55
+#   text hash     338eed022103bd43
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  933fc2741c49a741
-#   text hash     5962433ee9a58b79
+#   content hash  6185d7a6cacfb4f0
+#   text hash     8ab69c9c883dbc9d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  743cb56151ca57bf
-#   text hash     996c1327c4fd4b64
+#   content hash  8b2101cb1cef1edf
+#   text hash     1ce2aa52ac42a8fd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b72eb2917013d13
-#   text hash     5ae5e0e42f5ba51c
+#   content hash  8292b4bf6c493702
+#   text hash     87011c1e7ef962d6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d145df1cb7a73e4d
-#   text hash     dcec0c1bbb7d559e
+#   content hash  7437d15949842e62
+#   text hash     a1193d6208514199
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

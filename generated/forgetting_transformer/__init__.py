@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d2b34b4771f4bd9b
-#   text hash     da25e6dfcc01df0f
+#   content hash  6ca759fe804f3165
+#   text hash     dc61eb870c27ee38
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

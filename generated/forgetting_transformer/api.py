@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3ecf7bdf395fab47
-#   text hash     f0b125a7894251ab
+#   content hash  26ffcd2818f3c8ac
+#   text hash     784f22465176bf45
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20239b5bee912ea3
-#   text hash     9f24b1e5d2d3809f
+#   content hash  65525acfe5b7d24f
+#   text hash     178f9c68fe9552f2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

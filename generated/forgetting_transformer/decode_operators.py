@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  56d45ca038a83103
-#   text hash     822c548cd3feb108
+#   content hash  823e634c40c69697
+#   text hash     22f4b4f42f4d36d4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3992b974d28f7c63
-#   text hash     d7a5318b3af52a16
+#   content hash  0e811ab99f013153
+#   text hash     b148fc0b9460d2bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

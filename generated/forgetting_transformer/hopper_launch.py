@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ef017f30dd80d8d4
-#   text hash     7f58e076aaf72753
+#   content hash  623f78e0ef5aafc1
+#   text hash     469a1a9ef1f4b4a0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  845f75c24ab8f26c
-#   text hash     a961891a31b96502
+#   content hash  4915d318b754ca19
+#   text hash     854274bc5aa77b61
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -17,6 +17,9 @@ Formula, in natural-log units; q and k are positions, in `q . k` the rows there
     -4096.0 or less begins a document: it adds nothing to the sum, and queries see only keys of their own document. A
     sum is stored as a float32 and the remainder that rounding left. Kernels subtract in_log_decay_anchor, the sum at
     the first token of the program's own tile, so that late sums are as exact as early ones.
+
+    Sums only fall, so the weights of keys that are far enough back are 0 in float32: `norms` and `shorten` let the
+    documents of long sequences leave them out, and no tile of them is visited.
 
 Softmax, in log2 units
     s = score * LOG2E                     # exp(score) = exp2(s)
@@ -48,6 +51,8 @@ Backward
 
 Programs
     scan           one head of a batch entry, BLOCK tokens at a time; runs before `forward`
+    norms          PART rows of one head of q or k of a batch entry
+    shorten        PART tokens of one head of a batch entry; runs after `scan` and `norms`, before `forward`
     forward        a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys
     backward_dq    the same; runs before the other backward kernels, for which it stores delta
     backward_dkv   a tile of BLOCK_N keys of one key head of a batch entry; loops over tiles of BLOCK_M queries of each
@@ -56,7 +61,7 @@ Programs
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
     batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
-    Grids of one axis: `scan`, `scan_back`.
+    Grids of one axis: `scan`, `norms`, `shorten`, `scan_back`.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -129,6 +134,11 @@ Symbols
                               `scan`
     ROWS, COLUMNS, WIDTH      rows and columns of a tile, and how many of the columns the tensor has
     count                     number of rows or tokens: one past the last index
+    PART                      rows of which the largest norm is stored, and tokens whose documents are shortened alike
+    parts, own_parts          number of such groups in a tensor of rows, and in the longest sequence
+    norms_ptr                 the largest squared norms, by head: those of q, then those of k
+    sums_ptr, heads           the sums that `scan` stored, in four parts, and the number of heads that have some
+    far                       how much the sum at a key has to lie above that at a query for the key's weight to be 0
     in_log_decay_anchor       the sum that a program subtracts from each sum of in_log_decay it reads
     in_log_decay_at_begin_q   where the document of each query begins, according to in_log_decay
     in_log_decay_q            sum of in_log_decay up to [q], minus in_log_decay_anchor
@@ -753,6 +763,90 @@ def scan(
         found = tl.maximum(tl.associative_scan(tl.where(after <= RESET, place, 0), 0, later), behind)
         tl.store(sums_ptr + 3 * k_rows + token, (count - found).to(tl.float32, bitcast=True), mask=token >= 0)
         behind = last_of(found)
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])
+def norms(
+    q_ptr, k_ptr, norms_ptr, q_stride_batch, q_stride_token, q_stride_head, k_stride_batch, k_stride_token,
+    k_stride_head, q_total, k_total, Hq, Hkv, parts, D: tl.constexpr, BLOCK_D: tl.constexpr, PART: tl.constexpr,
+    ROWS: tl.constexpr
+):  # fmt: skip
+    """Store the largest squared norm of PART rows of one head of q or k: those of q first."""
+    part, place = tl.program_id(0) % parts, tl.program_id(0) // parts
+    b, h = place // (Hq + Hkv), place % (Hq + Hkv)
+    if h < Hq:
+        ptr = q_ptr + b.to(tl.int64) * q_stride_batch + h.to(tl.int64) * q_stride_head
+        stride, rows = q_stride_token, q_total
+    else:
+        ptr = k_ptr + b.to(tl.int64) * k_stride_batch + (h - Hq).to(tl.int64) * k_stride_head
+        stride, rows = k_stride_token, k_total
+    column = tl.arange(0, BLOCK_D)
+    largest = tl.zeros([ROWS], tl.float32)
+    for start in tl.range(part * PART, tl.minimum((part + 1) * PART, rows), ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (column < D)[None, :]
+        x = tl.load(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        squares = tl.sum(x * x, 1)
+        # NaN limits nothing
+        largest = tl.maximum(largest, tl.where(squares == squares, squares, float("inf")))
+    tl.store(norms_ptr + tl.program_id(0), tl.max(largest))
+
+
+@triton.jit
+def largest_norm(norms_ptr, first, past, begin, end, parts):
+    """The largest norm of the rows in the parts [begin, end) of the heads [first, past), each of which has `parts`."""
+    largest = tl.zeros([256], tl.float32)
+    for head in tl.range(first, past):
+        for start in tl.range(begin, end, 256):
+            part = start + tl.arange(0, 256)
+            found = tl.load(norms_ptr + tl.cast(head, tl.int64) * parts + part, mask=part < end, other=0.0)
+            largest = tl.maximum(largest, found)
+    return tl.sqrt(tl.max(largest))
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "heads", "k_rows", "parts", "own_parts"])
+def shorten(
+    sums_ptr, norms_ptr, entries_ptr, scale, q_total, k_total, Hq, Hkv, heads, k_rows, parts, own_parts,
+    PART: tl.constexpr
+):  # fmt: skip
+    """Let the documents of PART tokens leave out all tokens that have no weight because they are too far away.
+
+    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it.
+    """
+    part, place = tl.program_id(0) % own_parts, tl.program_id(0) // own_parts
+    b, h = place // heads, place % heads
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    sums_ptr += place.to(tl.int64) * 4 * k_rows
+    norms_ptr += b.to(tl.int64) * (Hq + Hkv) * parts
+    start = part * PART
+    if start >= k_len:
+        return
+    # no q . k is further from 0 than the product of the largest norms of the heads that read these sums
+    first, past = h * (Hq // heads), (h + 1) * (Hq // heads)
+    q_norm = largest_norm(norms_ptr, first, past, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
+    first, past = Hq + first * Hkv // Hq, Hq + tl.cdiv(past * Hkv, Hq)
+    k_norm = largest_norm(norms_ptr, first, past, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
+    # somewhat more than needed, as products, norms and sums are rounded
+    far = 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm + 1e-6 * tl.abs(tl.load(sums_ptr + k_len - 1))
+    highest = tl.load(sums_ptr + start)
+    lowest = tl.load(sums_ptr + tl.minimum(start + PART, k_len) - 1)
+    begin, end = 0, 0
+    for other in tl.range(0, tl.cdiv(k_len, PART), 256):
+        token = (other + tl.arange(0, 256)) * PART
+        inside = token < k_len
+        # sums fall from token to token: those of a part lie between that of its last token and that of its first one
+        least = tl.load(sums_ptr + tl.minimum(token + PART, k_len) - 1)
+        most = tl.load(sums_ptr + token, mask=inside, other=0.0)
+        begin += tl.sum((inside & (least - highest >= far)).to(tl.int32))
+        end += tl.sum((inside & ~(lowest - most >= far)).to(tl.int32))
+    begin, end = begin * PART, end * PART
+    if (begin > 0) | (end < k_len):
+        tokens = start + tl.arange(0, PART)
+        begins, ends, own = sums_ptr + 2 * k_rows + tokens, sums_ptr + 3 * k_rows + tokens, tokens < k_len
+        from_begin = tl.maximum(tl.load(begins, mask=own, other=0.0).to(tl.int32, bitcast=True), begin)
+        to_end = tl.minimum(tl.load(ends, mask=own, other=0.0).to(tl.int32, bitcast=True), end)
+        tl.store(begins, from_begin.to(tl.float32, bitcast=True), mask=own)
+        tl.store(ends, to_end.to(tl.float32, bitcast=True), mask=own)
 
 
 @triton.jit(do_not_specialize=["k_total", "heads"])

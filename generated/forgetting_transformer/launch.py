@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77718a0ceec4a485
-#   text hash     5ffd379f09d45cd7
+#   content hash  5d1d567c8e39a7fc
+#   text hash     02a831c16ff40d75
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -36,6 +36,7 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)
+    _shorten(in_log_decay_sums, q, k, entries, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
@@ -211,3 +212,33 @@ def _summed_back(dsums, x, entries, reset):
 def _of_entries(x, entries):
     """x; with `entries`, expanded to all batch entries, as each has tokens of its own."""
     return x if entries is None else x.expand(entries.shape[0], -1, -1)
+
+
+def _shorten(sums, q, k, entries, scale):
+    """Let the documents of long sequences leave out all tokens that have no weight because they are too far away."""
+    part, rows, least = (16, 16, 32) if runtime.INTERPRETED else (128, 32, 8192)
+    # shorter ones are not worth the norms
+    if q.shape[1] < least:
+        return
+    norms = sums.new_empty(q.shape[0], q.shape[-2] + k.shape[-2], runtime.cdiv(max(q.shape[1], k.shape[1]), part))
+    cache = runtime.LaunchCache.of("shorten", sums, q, k, entries)
+    runtime.launch(
+        cache, kernels.norms, (part,), (q, k, norms),
+        grid=lambda: (norms.numel(),),
+        from_shapes=lambda: dict(
+            q_stride_batch=q.stride(0), q_stride_token=q.stride(1), q_stride_head=q.stride(2),
+            k_stride_batch=k.stride(0), k_stride_token=k.stride(1), k_stride_head=k.stride(2), q_total=q.shape[1],
+            k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1], D=q.shape[-1],
+            BLOCK_D=runtime.padded_width(q), PART=part, ROWS=rows,
+        ),
+    )  # fmt: skip
+    if sums.shape[0] < norms.shape[0]:  # batch entries share them
+        norms = norms.amax(0, keepdim=True)
+    runtime.launch(
+        cache, kernels.shorten, (part,), (sums, norms, entries, float(scale)),
+        grid=lambda: (runtime.cdiv(k.shape[1], part) * sums.shape[0] * sums.shape[1],),
+        from_shapes=lambda: dict(
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], heads=sums.shape[-3],
+            k_rows=sums.shape[-1], parts=norms.shape[-1], own_parts=runtime.cdiv(k.shape[1], part), PART=part,
+        ),
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  abbc59f530474364
-#   text hash     b5c0d5080858da13
+#   content hash  9e1956325db4e64f
+#   text hash     49af6755c504a812
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c005e20d9296e1c9
-#   text hash     b11b4831f1e7fd05
+#   content hash  1d8bb39af783b6a6
+#   text hash     f80f832a62939e7f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

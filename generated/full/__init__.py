@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e5b652fc707fe1b7
-#   text hash     d355a61570b2a549
+#   content hash  1f967a6191552122
+#   text hash     8395b6276109c2cc
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1af2797f072a2ed4
-#   text hash     d4caba25d4ffa187
+#   content hash  521d2c415c7a751b
+#   text hash     27ea2ba57e8752b9
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ecfb1cc25cbab11
-#   text hash     a785875749b66647
+#   content hash  00b0050d42b8f66d
+#   text hash     d91088fdb28b21ad
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8731c51f3f9d8ffe
-#   text hash     5762247debba0841
+#   content hash  19afc3887c11971e
+#   text hash     4bf0e237aee30cd3
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e04a27e317d31d1d
-#   text hash     eedc4fb00bed0c74
+#   content hash  31d1e02c1d076375
+#   text hash     c8cd5cc5f8043759
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

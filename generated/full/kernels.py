@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e2afe09263374793
-#   text hash     e59b9a0c077ba2ac
+#   content hash  30a8ed4cbb2a24aa
+#   text hash     2fddc263d16ea6ce
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

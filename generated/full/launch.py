@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b77035667640a61f
-#   text hash     588b6ea658ce4266
+#   content hash  34a00ba0740d0f7d
+#   text hash     7432ac1daf651473
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6527de9e3438cdde
-#   text hash     fd4b78babca753df
+#   content hash  ca1e060a92ad66e1
+#   text hash     5a5c448823a9e8d4
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b82cf2198ee8f02
-#   text hash     91e7bb873de4d7fe
+#   content hash  e244e931d54eec74
+#   text hash     3ce178cbdf02bc82
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

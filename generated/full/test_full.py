@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b58efbed9b0787dc
-#   text hash     8d684cbedec75ebc
+#   content hash  9e62486c5848344e
+#   text hash     0d8a1fe5cd87c7d0
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

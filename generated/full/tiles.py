@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  46f154058db67236
-#   text hash     98f46dc13f4a46b4
+#   content hash  eca457c0c516873f
+#   text hash     a36c13d3acf5f47a
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c18e96a47f21a755
-#   text hash     a252de8a55260fa2
+#   content hash  b7fbde6ea237b3e7
+#   text hash     ca99d913ea4de016
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

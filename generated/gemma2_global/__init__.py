@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ecbcdc5c03e85c4b
-#   text hash     f798b574a3f8b0c8
+#   content hash  fe4909e865246182
+#   text hash     82714c3c7a4e4217
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  964bdd9ff03a0d3d
-#   text hash     de6ab15a3e45eaac
+#   content hash  04df64cac7c67842
+#   text hash     44791f695ee08782
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

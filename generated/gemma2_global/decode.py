@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c40065186463f8e5
-#   text hash     632c235bc7e2280f
+#   content hash  8c7d5c79212bb85d
+#   text hash     9df0eb8606c2ad2a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b74c2d51690eac0a
-#   text hash     c16f07b9cb293303
+#   content hash  79205158c8cba14d
+#   text hash     8a3ac80e74e55df2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

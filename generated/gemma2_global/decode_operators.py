@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  878a955049b03b3d
-#   text hash     6210cf11255d5b87
+#   content hash  78e8ebdde7af006a
+#   text hash     b46073dba88ba293
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

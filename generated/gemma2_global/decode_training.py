@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  988664f783956509
-#   text hash     ad44afad0e37de14
+#   content hash  8cf8d08c688af035
+#   text hash     84cd44eea69149d2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4b44689701fd269a
-#   text hash     aad5933ff43021c9
+#   content hash  5341e1930fe3b450
+#   text hash     688e6c2a7f23c4d2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f59853e7795d537e
-#   text hash     49a93b16579d3e77
+#   content hash  a8a7af5bf51af073
+#   text hash     15bc0d2b3083c0e3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9ab23c4e4c7eb428
-#   text hash     d11d2163a3ec56ef
+#   content hash  4073a15b9572b365
+#   text hash     a7c11abe02097a7a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

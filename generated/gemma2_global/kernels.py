@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c1cfd482903b759d
-#   text hash     d82e452664aecc76
+#   content hash  47ecad582395970f
+#   text hash     7d831a6fbcc6f810
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

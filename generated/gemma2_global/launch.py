@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f508e836940f8d5e
-#   text hash     37669c237e01bac3
+#   content hash  fa13c9b04284f871
+#   text hash     c5e00cf59188d1ee
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

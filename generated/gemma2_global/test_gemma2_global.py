@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  49e30425a8ee52aa
-#   text hash     de5709d8a0952ab7
+#   content hash  2feed678b06b1ba0
+#   text hash     761b306d975efb62
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

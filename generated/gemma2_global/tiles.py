@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f215f1ac6eb3be18
-#   text hash     5362d2632e037e96
+#   content hash  7c6a9b9cd418ce57
+#   text hash     cd480a24fe6fba9c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

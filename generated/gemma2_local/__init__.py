@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4b3af157d95aea82
-#   text hash     83d84259caaee164
+#   content hash  124457206e613f22
+#   text hash     b31110d9d08ac6b6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  084f21701f0ec582
-#   text hash     7a3dc96db02ec48f
+#   content hash  ce50342ebf856f4d
+#   text hash     8ceadb7eb06ae51f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c9e663cb050287df
-#   text hash     c49562002fe3841a
+#   content hash  0c9fe98050a2715e
+#   text hash     fe69ceb00a3aaf06
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  09e2c6b51b83cc61
-#   text hash     63623f4c3f2a8707
+#   content hash  70be9126146a43c1
+#   text hash     1d3e40a524b94e6a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

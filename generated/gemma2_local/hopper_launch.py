@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  828e22862a10123c
-#   text hash     de022eaf6331a6d0
+#   content hash  c809e158bf6eca01
+#   text hash     aa83042b25965b84
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

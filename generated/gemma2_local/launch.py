@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  33b0eb927b070c28
-#   text hash     f5199825aa215bcd
+#   content hash  8b0d390a5e051767
+#   text hash     310d6991c6a85ae2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2cbd3ed1fc9f99b5
-#   text hash     efdba894e924f6fe
+#   content hash  b89198826e7b563d
+#   text hash     0c25085056b4bb13
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eff925cfa76e9ddc
-#   text hash     cacba467fdc986aa
+#   content hash  433130b450962bc9
+#   text hash     05d9dab2ce3733ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b38bc78169711f77
-#   text hash     4d7ad2bd5f4dc890
+#   content hash  c0c13717ff9b3be5
+#   text hash     9b2e2127e6a271eb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6d43d7659976ce59
-#   text hash     13ee284aefbeab97
+#   content hash  a82d577ee4ba2916
+#   text hash     129e0e71f037e42f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fa1f123aa5e90bcb
-#   text hash     2ccb0c91c6281cc7
+#   content hash  78118e3cc5a2a7bf
+#   text hash     8698eb2785568143
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  66c7dc471df16cd1
-#   text hash     841f00878cf3ad24
+#   content hash  c4b2ef413bc4e8e4
+#   text hash     a132d618bfb87b1e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e03da9ae83a38121
-#   text hash     687e5ebf014b7d0d
+#   content hash  0658dac905cbbc3d
+#   text hash     9a58ce9e93a1979f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  970df46cc4f6b867
-#   text hash     8d8f315167fef800
+#   content hash  71f781866de79ab5
+#   text hash     b99746322fee952c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

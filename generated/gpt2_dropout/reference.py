@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e890b440407ed2b6
-#   text hash     f80cd0b2de087b4a
+#   content hash  1f7eff40e42edb71
+#   text hash     fcb1d78beb98a5d5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

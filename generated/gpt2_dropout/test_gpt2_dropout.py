@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c3758270bc5e5252
-#   text hash     f91c3a877fa2ec4e
+#   content hash  693ac88fc059a9c9
+#   text hash     82b0689f00ab7ec0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e5b7205c1599743
-#   text hash     d1b1ce8cea74cc21
+#   content hash  58b696beac00bdfe
+#   text hash     5e63a85acef249ab
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6e07f67d70df287b
-#   text hash     b8c79b613e506836
+#   content hash  88631d2593db34a4
+#   text hash     b6bfaee7233e815d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

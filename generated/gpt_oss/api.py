@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ce1133eae67dd16
-#   text hash     2aa94b4644d72dda
+#   content hash  470793b00efce808
+#   text hash     a6083f40a5343def
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

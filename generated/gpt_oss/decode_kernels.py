@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  38b9aeb21c00c8d1
-#   text hash     6a1bfee56b163c8d
+#   content hash  cb3a2d79ace12c3e
+#   text hash     e9a9e227b6b8d732
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df4cc29785926555
-#   text hash     5abf8c30fc5d4ab1
+#   content hash  46935c707b976621
+#   text hash     c9a10b015242de2d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

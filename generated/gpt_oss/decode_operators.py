@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  602bd8876ee90253
-#   text hash     8dc0ae9b405ad391
+#   content hash  a6c57a01169dbfc8
+#   text hash     703c0cbdf9111ed5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f99987deb1544619
-#   text hash     814a19fa073fd716
+#   content hash  8429da2263dc1d7b
+#   text hash     e41684ad2c12ce2a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  84c778ad31a739c8
-#   text hash     3706a676b6ede7e8
+#   content hash  0eb4cd8f87449028
+#   text hash     b9460b67d258429d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

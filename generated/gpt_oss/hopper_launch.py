@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cefc04ab5bdcc81a
-#   text hash     091509c7d12f6208
+#   content hash  123df328a9bb9c11
+#   text hash     8121ec7be2ee7005
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e21947bc8a6d999b
-#   text hash     462a4d0b9f0a2b4c
+#   content hash  a48b9cbb55f93e42
+#   text hash     84183c8047d420b2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac63d022309be141
-#   text hash     70c3c08c064bf080
+#   content hash  57bdda59dcbb2731
+#   text hash     5b0787e58c266649
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

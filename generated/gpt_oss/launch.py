@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cce3b97dc448353b
-#   text hash     b6cd3f361c5a84ea
+#   content hash  e19d04713b7773ca
+#   text hash     f512cde3fa8e5947
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  41366e8e1a082470
-#   text hash     07557b0c99ed4536
+#   content hash  f2e6daad1b9a95ed
+#   text hash     9777469e2bdf9dbc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

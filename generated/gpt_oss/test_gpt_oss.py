@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f0ef33dde1cd54b7
-#   text hash     360389bbc8980c92
+#   content hash  66711d3124540cf3
+#   text hash     9454c6c04f1ee3d0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

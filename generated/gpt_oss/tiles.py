@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbaba18729fa6f4c
-#   text hash     dd5b6a6554a81b6e
+#   content hash  52abbe6b00dfcb5a
+#   text hash     ce18fad5dc2d3ab5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c39ac79cd0eba26e
-#   text hash     696ed990b59bf8b7
+#   content hash  23951601a2d37fe1
+#   text hash     c71265d96698a186
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

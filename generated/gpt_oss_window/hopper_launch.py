@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cc90daf513ff7df
-#   text hash     c845396ff9657cde
+#   content hash  dc398cdaa83ba6a3
+#   text hash     57c3201f7c4bb33e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

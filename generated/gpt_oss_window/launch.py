@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c78f0a5979a667db
-#   text hash     273d52c04dd2b420
+#   content hash  18e1f82c7fbfaae9
+#   text hash     71eb3d8293d520bb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

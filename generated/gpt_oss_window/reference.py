@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f70b403cdbae2bd6
-#   text hash     682c10cf59f84194
+#   content hash  214adf14940a236c
+#   text hash     45276cc1fb7a30ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

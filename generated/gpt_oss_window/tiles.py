@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f67e703b12e61cec
-#   text hash     9fe15e4164d7020f
+#   content hash  1fcf0e7845507ef5
+#   text hash     4a953ca2925f2fac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2f2566b2a748aba
-#   text hash     77cb5f5401580839
+#   content hash  79b3740810504205
+#   text hash     90d63e2e7f6be64f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

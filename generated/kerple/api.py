@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c4c695311795c07
-#   text hash     14824b73a303ca07
+#   content hash  55d84debd1ed42b7
+#   text hash     cd8c1c2a68ae7530
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  10e58e47399c41c6
-#   text hash     5134149acd04f3e6
+#   content hash  e7f1e3a934d355b0
+#   text hash     19ab63d28b64bdd5
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b177956c8117a2a6
-#   text hash     c1943d33cc549bcb
+#   content hash  a5cb6b67bf19a080
+#   text hash     eda4059413125a75
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

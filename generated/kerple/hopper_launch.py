@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fa274f8499096f3e
-#   text hash     ce4bd0288b64d87b
+#   content hash  2e3fb272c394d4fd
+#   text hash     43464fd9d64d149c
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

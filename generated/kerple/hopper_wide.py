@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1cab90dade0253c6
-#   text hash     d0a847eaf2ecb665
+#   content hash  5504b6fc5518d8ce
+#   text hash     f39134ae96233ff9
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  33dc3d93bc333173
-#   text hash     eb05181467be4d78
+#   content hash  bbe419ca87e58ea6
+#   text hash     f661d81bd4f38c60
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  92258b3396b2f3e1
-#   text hash     9cdc7e241c14fd0e
+#   content hash  11fcc21351a52e52
+#   text hash     eb8d7fd480ac2e64
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2481293731a52b9
-#   text hash     34c4d5b75f2be5dc
+#   content hash  71ab72acde608523
+#   text hash     8d753372276a556e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  951de2e5962fda3a
-#   text hash     a97717cb8ed9641a
+#   content hash  caa2d77d0fdca1fc
+#   text hash     f7d31a179ad3faea
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  26c081f3900644c2
-#   text hash     43664c3bb274c61a
+#   content hash  3ee67197c4998ba5
+#   text hash     597025643825c63c
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  26fd55071328d12a
-#   text hash     fec6b986c03d571f
+#   content hash  b0fb2b68703bae06
+#   text hash     fabc042ea95b2942
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  effc78979b0e7471
-#   text hash     0f8ca467a9644bb4
+#   content hash  5ed1d2a963e5a139
+#   text hash     f3e8dea660ae8639
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

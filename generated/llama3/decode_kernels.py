@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9d1688943d3ff16e
-#   text hash     a8d522e33b355dd0
+#   content hash  c1164ca70ddfda19
+#   text hash     81217067e27e4076
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4d18dd1c536b07c
-#   text hash     263172589527b4d4
+#   content hash  762523d75550d652
+#   text hash     7e11d69ee242e946
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dadca132967be869
-#   text hash     c92768540f11d65a
+#   content hash  7e5e48670937880b
+#   text hash     b2e22fe6152a818b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e8dddf1cea76cd62
-#   text hash     1f6faf4ddfe480ea
+#   content hash  298a85872ca44cba
+#   text hash     be540fceca1c3eed
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

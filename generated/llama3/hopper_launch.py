@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e0b69f6590872df3
-#   text hash     1c0bbde26116106d
+#   content hash  890e633694bb1bf9
+#   text hash     8887bd99676d9d6d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fab45efa6a3c9781
-#   text hash     1f7d654246686d08
+#   content hash  1a2634f6dbf06ec4
+#   text hash     4a91d006f94b4096
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25a6d3affffa554b
-#   text hash     7c1947bb3596d2b6
+#   content hash  d55faec0deeefa9b
+#   text hash     3e64eead0b38c989
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f54ad08ed3591c8
-#   text hash     718afef55150955a
+#   content hash  55a78e32538d27db
+#   text hash     f31b106f6b3745ba
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2c9ac4ca4cde64b0
-#   text hash     063d412e7a12a7ec
+#   content hash  1481c5b025a3ab09
+#   text hash     a2f1dc2c474e179c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

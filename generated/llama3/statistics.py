@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2fe63bd064383378
-#   text hash     25129c74f8cedb44
+#   content hash  0db6f2ea322d3f20
+#   text hash     3dcab03c938dbc07
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f46ec4ad97c84d91
-#   text hash     6b33001f19372d50
+#   content hash  b8b759444f65ee22
+#   text hash     2c77d98087ae3507
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

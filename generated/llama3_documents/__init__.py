@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b5c1d9d5920d7e4b
-#   text hash     97b11403ad250d8e
+#   content hash  e0491343c3758201
+#   text hash     3ab67facb91b27ab
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d99d35a8801dbdf0
-#   text hash     38d6a14518e7fd26
+#   content hash  87d88c9d136d0d4e
+#   text hash     48fd7d8cdfb21db5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d2857f21dd5d64ba
-#   text hash     4d27cbe21c40b736
+#   content hash  dd7647441831a1d4
+#   text hash     eeb0910126c1c61b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

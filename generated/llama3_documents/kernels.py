@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7cae17553dd04d4f
-#   text hash     d230304ea4b64d0e
+#   content hash  374183680a29529f
+#   text hash     f271013d0719bd2d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

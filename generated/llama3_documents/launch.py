@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  815dd94e2da03166
-#   text hash     b1daa82011683cf3
+#   content hash  e829d5c0fe31419d
+#   text hash     d59bd41b72cc294c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f2f21911b961691f
-#   text hash     d2c38abf0aff26d8
+#   content hash  04e7006dc00b3129
+#   text hash     290cee4501c6dec6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

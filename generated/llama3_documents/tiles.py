@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d24184b165d378b1
-#   text hash     28ce9691964f3f87
+#   content hash  2075f0b9f0be998d
+#   text hash     1c3d1f73005a52e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

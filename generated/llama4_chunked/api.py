@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  165a60c928ee4691
-#   text hash     20c5892492c069cd
+#   content hash  789b3f67f68705ee
+#   text hash     6c8f0fe4d1a4d9b8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

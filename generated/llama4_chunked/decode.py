@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  48bbf77db4fa72a1
-#   text hash     f5d8f2d2fe98086d
+#   content hash  8938c5e61d2f4bae
+#   text hash     5329b47dcc961a7b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

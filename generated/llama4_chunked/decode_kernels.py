@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5638a0deae8a8bb1
-#   text hash     3b62f6d57b41a787
+#   content hash  6eb156a0e0ab9288
+#   text hash     038c0c9b7d7a3834
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2145c002995b75c9
-#   text hash     d18e8a9c1bd29e23
+#   content hash  c8ba6eaa92962274
+#   text hash     12078c7341e34b0d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01ef25c1d616c30e
-#   text hash     1ad51bd32c4636c0
+#   content hash  c963f7059375b0dd
+#   text hash     bf5b3d71cf413a70
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

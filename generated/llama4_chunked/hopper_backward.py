@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d613770c6b595190
-#   text hash     cc842da272031e0b
+#   content hash  91bedbaaba6aad8c
+#   text hash     5c23fdaaab7e0c89
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9804b383b772d8ba
-#   text hash     35ea0bc9480649bc
+#   content hash  8a180ef97ba2c4e6
+#   text hash     31fe160307a9e1da
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

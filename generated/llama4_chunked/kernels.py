@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8a04649cb1ad065a
-#   text hash     14b1b5aee8ad280e
+#   content hash  cd992ee236bc8f41
+#   text hash     905142c7b5dbfd4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

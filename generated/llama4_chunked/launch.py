@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e0aef4fbba7494ad
-#   text hash     1b76ab8212d18229
+#   content hash  2619f28405cea0e5
+#   text hash     a9f83e835d3654d9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

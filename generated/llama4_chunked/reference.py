@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fc1d615e22e6193d
-#   text hash     abdaa9c6b34951e0
+#   content hash  897939012dca991e
+#   text hash     7cf4d64492f2efbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  de822620671ef557
-#   text hash     031e87a2a9e4235b
+#   content hash  59fb4726c6616e84
+#   text hash     5cdfc403c0361180
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

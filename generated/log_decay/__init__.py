@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ee30e4bd2620a4d1
-#   text hash     262509af24f9fa27
+#   content hash  1c480a11b5389f7a
+#   text hash     e79768c1007e69c1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d3288baa8c00ae31
-#   text hash     9e01d867cb6b406a
+#   content hash  8e918b46a8f404c6
+#   text hash     8ceee4996a8b5e56
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

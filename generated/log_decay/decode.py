@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a5f9e1a32fd4a95
-#   text hash     ea5da08d7285f38d
+#   content hash  ecb23440e9dd8a31
+#   text hash     1499556f852f0bc7
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

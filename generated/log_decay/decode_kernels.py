@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  12bb395e49f0a08b
-#   text hash     8d36458d148c2c85
+#   content hash  43cbc314dae4cfc0
+#   text hash     17bce51a2c872cd5
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

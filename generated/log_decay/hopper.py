@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c5fe904d612a5d1a
-#   text hash     50391ea295591ee8
+#   content hash  9043e6816b2843db
+#   text hash     91cbed7671136df8
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

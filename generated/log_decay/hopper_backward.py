@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6271b5c99ca2c126
-#   text hash     1bf229e496d7c81b
+#   content hash  514b6477e2e17339
+#   text hash     2b7711d7506f5ead
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  608b4c764a0a0795
-#   text hash     be6eac15246047f6
+#   content hash  603a3a42e6d055df
+#   text hash     7aa09916d2c6fd02
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

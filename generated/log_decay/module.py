@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c69051c9b93c4762
-#   text hash     5ff70a758c8392fd
+#   content hash  26aa06041c20cb0f
+#   text hash     0f03af565b308747
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

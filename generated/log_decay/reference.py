@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c95e3c4e045bb1fa
-#   text hash     4583df14455144fa
+#   content hash  12fbe582644215be
+#   text hash     7212ea4cf74d99b5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b41595320bec47b0
-#   text hash     44284e3902cd4e59
+#   content hash  0801156cb2e3cbe2
+#   text hash     7d8ad43e7fd2c50e
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00dc44d198aa5da1
-#   text hash     3cb7a2abf3fc4c7e
+#   content hash  d74ca87f1763c722
+#   text hash     09212de74ba743c4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  40180d98996c5c8d
-#   text hash     55c80d05b761074a
+#   content hash  e0ea3ba0831dc38b
+#   text hash     c18d9f0398cc4f0b
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  33182c78c6eb18b6
-#   text hash     69cfae0b72fe861d
+#   content hash  b088148136d53826
+#   text hash     b7dca060df9f88d8
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

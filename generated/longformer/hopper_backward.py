@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dc3ebc2180bd5644
-#   text hash     9ebdf7d5656d1f49
+#   content hash  8885746cfe5a701d
+#   text hash     64c766c1a7ff9cb9
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ac320760fbdecdfe
-#   text hash     3d0f70a5a14388fd
+#   content hash  50e7c1948f32a8d0
+#   text hash     fa0e396e0472e872
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  df12b825b115d690
-#   text hash     0d867fea9e5c3c2a
+#   content hash  b108d9d65e100f3d
+#   text hash     1b4710840ac5edb9
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7e1cb58348f31bd6
-#   text hash     ede0ad8defb0c099
+#   content hash  548342543c9a64af
+#   text hash     c9b0f7c651f00ed1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f1958fcdd158b522
-#   text hash     bd1183bf864f133d
+#   content hash  815b9b931bcf9664
+#   text hash     d0891edc281721ff
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a5ec287591fa6fbe
-#   text hash     4fe3c3f44adca982
+#   content hash  e2f307a05e71cdd1
+#   text hash     3a774a1efce202f5
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

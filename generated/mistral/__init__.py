@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2c6eefbbc42f7f6a
-#   text hash     d6ae8b2f956a64f8
+#   content hash  6d31b5dedd456d0a
+#   text hash     e4c243969bbf737a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

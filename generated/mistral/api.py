@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c874dd9a4c588ca
-#   text hash     5710b6e3bbed4a85
+#   content hash  35c89480c7e09364
+#   text hash     75ffd0b6caa4b878
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c0ced0b244029a9
-#   text hash     128274d6eb8f99af
+#   content hash  19edeec6fa5a1240
+#   text hash     615667112bde1512
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ae3f2dcf2ce61304
-#   text hash     4e3a07c6bb04ca76
+#   content hash  3f5f0cf985165e18
+#   text hash     6e535ddda8c4e152
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

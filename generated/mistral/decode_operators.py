@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  deb5103d0de9d9a9
-#   text hash     8f892a57351f0d2c
+#   content hash  e61e9451722a5b43
+#   text hash     50e4c4494d5a5bfa
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d1f27c0c97181990
-#   text hash     9d200137c350d6a5
+#   content hash  eac079ca7ff1097a
+#   text hash     c73979ed2cf8aa20
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7a5595964e1ae0fb
-#   text hash     087b957e488afdbd
+#   content hash  55dd87c3b8b77e30
+#   text hash     792127b333e123cb
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1b1a28e68d8f87c3
-#   text hash     f9e39f2cfc632216
+#   content hash  6bf484e5a1906138
+#   text hash     0ba2274d4cf2cba3
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

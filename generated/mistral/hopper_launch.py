@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81ae33532484c4bb
-#   text hash     5e5de0c59ff76de4
+#   content hash  4ca772215b1f44c6
+#   text hash     6c610d9bd185d6ef
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

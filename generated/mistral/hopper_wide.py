@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4f48d78b677ae032
-#   text hash     3faa27dd7d32b92f
+#   content hash  71c20595ed3490d3
+#   text hash     8ef40cdce9ad330e
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

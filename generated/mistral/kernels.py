@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0a1b558577e7d951
-#   text hash     b837ed8c32d5f15d
+#   content hash  cf172f4139671d88
+#   text hash     9ac3771b090ec58f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

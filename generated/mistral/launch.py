@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  95d581dc4dcd4e38
-#   text hash     51ed40b65fbb30bf
+#   content hash  3ea15863af0f18fd
+#   text hash     f7c82dc3c18140df
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

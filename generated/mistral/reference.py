@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fdabe611cb2b50cc
-#   text hash     d1c09ee601dea6e9
+#   content hash  1fb499b6cb434f19
+#   text hash     73e39d2816d4edf5
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

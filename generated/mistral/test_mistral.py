@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eeffb32243761980
-#   text hash     7be99f8f4eb88032
+#   content hash  b574784c48f43ea4
+#   text hash     ea7af203bd30bdb5
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f4a4a8fff4a721ed
-#   text hash     54ac4de38e58e30b
+#   content hash  5de446ccfd321f6d
+#   text hash     cbfab18f4419a636
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

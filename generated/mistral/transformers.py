@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3857c074dfc90b97
-#   text hash     f981df23756933c3
+#   content hash  c7d455955c7e27d6
+#   text hash     95e7b131e137d496
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

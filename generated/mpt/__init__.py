@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e576d4589fa7434
-#   text hash     88d878efd5e96a4e
+#   content hash  7e881f88dc53dc4d
+#   text hash     a670af32f82743a5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  92eb0c7538676815
-#   text hash     2cd54abb3c101fc1
+#   content hash  6f37147f8bdd3187
+#   text hash     df568fd91adf1874
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e835301da0219447
-#   text hash     6375ec4efd4e6942
+#   content hash  86c4f891036f5ee0
+#   text hash     8d2d5fd532f37bc6
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  81a5869fdf236f63
-#   text hash     3ac592c74db3fec4
+#   content hash  053c552cb5fa8b30
+#   text hash     a16031f6b016cb54
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6d8e95e1fdb956fb
-#   text hash     be5b2f3c1fe2eb2e
+#   content hash  3e453d8fd33123e8
+#   text hash     cee1cbddcf2cd31e
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c74a03fd2a29c4f8
-#   text hash     28848834919438e1
+#   content hash  dd09a8a7034c52ab
+#   text hash     79bb06866226226c
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a4c256d987419068
-#   text hash     feb38f0c0c4cdcce
+#   content hash  5bc553b2d274cbcf
+#   text hash     e3c67170ac55861e
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b79796d266af215d
-#   text hash     c1d9ad39f6fe2519
+#   content hash  258c89a1b601b25c
+#   text hash     f50c74038dd13db9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

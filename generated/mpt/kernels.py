@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f9236bf7696882c
-#   text hash     c174bb3e003162de
+#   content hash  20576686364c5a24
+#   text hash     4427d6728cd16a28
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

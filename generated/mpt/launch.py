@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2495ee72a0fae47c
-#   text hash     4cb2320b6af3e610
+#   content hash  ef8070630d725f29
+#   text hash     4461852d8d09d99c
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

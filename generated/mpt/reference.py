@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7c7a4d717e16f5aa
-#   text hash     379266a493dafa8b
+#   content hash  6cfe00a0b43dae8b
+#   text hash     31114fc8fd3a249b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

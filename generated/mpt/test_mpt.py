@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5e9149aa9a31ca0e
-#   text hash     51a45266e77ae44e
+#   content hash  f4cb18cc1cba7556
+#   text hash     cebdbebae197ca0d
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

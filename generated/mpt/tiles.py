@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4d53157f14d0bb8
-#   text hash     b25afbfde8745072
+#   content hash  60cf59362c859c52
+#   text hash     cf3638a074a4da4f
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

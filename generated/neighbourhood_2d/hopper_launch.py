@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  13814ac4772c0dca
-#   text hash     9f69187d5d4a67b7
+#   content hash  022ab0bc81afb3a8
+#   text hash     eada03742c55376e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca12c33d66d62a5f
-#   text hash     d28dc0c1fde15a12
+#   content hash  e10ed38737fccffc
+#   text hash     15735d6d36e07d31
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6d871ccbbe91c76b
-#   text hash     8e935bf61758da9d
+#   content hash  5a2d1c865f533860
+#   text hash     bed847662602f0be
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

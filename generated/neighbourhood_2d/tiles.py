@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  63396833ba30ba83
-#   text hash     881546f26d8458c4
+#   content hash  32ce9b5160e78b48
+#   text hash     5add0366a1288fb9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c06084f187aed93b
-#   text hash     47ae2a2ded78fab0
+#   content hash  b3c06ec6326c7d76
+#   text hash     b2834be3787ea14b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e315b91ba6fc733c
-#   text hash     65a2e973e58cad35
+#   content hash  30ce2dcf2a0d3a53
+#   text hash     229ca556217aac99
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

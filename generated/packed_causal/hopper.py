@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  291b4bc3dd086d87
-#   text hash     47c6c9331b6b67e4
+#   content hash  1fb6495fa44a133b
+#   text hash     05cfbaf9c00a8787
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

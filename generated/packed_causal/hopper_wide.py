@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95fd64d0fdb05c9d
-#   text hash     e75ac95cb3f05d99
+#   content hash  86a83bd8b5943090
+#   text hash     e4bc24c242199e8c
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

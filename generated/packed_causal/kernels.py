@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fb7b23b360668def
-#   text hash     410e2d7285f1b945
+#   content hash  f3dcd86bf3859f17
+#   text hash     42d57047a4f5fa17
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

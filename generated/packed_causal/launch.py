@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2a6cfb5fdabd48b
-#   text hash     232cb6eabb98e923
+#   content hash  4edfaba12c0601d5
+#   text hash     6c6777a51e208523
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5297f77da9488b24
-#   text hash     2c6fbbf7dd7f3e82
+#   content hash  8f4c3a1aa0718cdb
+#   text hash     2c5f4044673b739a
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

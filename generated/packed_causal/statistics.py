@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e1b378a97742653
-#   text hash     fbdeb5600745c0d1
+#   content hash  14b68a3dfbfeb963
+#   text hash     3d85b027abe20733
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b9cc14591362ded8
-#   text hash     d2bb851fb5ebd4ab
+#   content hash  20997a6b868214eb
+#   text hash     4953d85cf96c6acd
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

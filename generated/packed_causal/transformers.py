@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4028f03b6868a0d4
-#   text hash     779f9670580379ff
+#   content hash  4ebda0de6784f399
+#   text hash     e2c1053b768bad59
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d6c3e8040580b00
-#   text hash     f1369aab03ed0c62
+#   content hash  64135492849bf8f4
+#   text hash     142b27ef784a311f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7d511b47069927df
-#   text hash     1e9f2ef62853f7a1
+#   content hash  5c5a78b9ac56647f
+#   text hash     c476f3542418ecc4
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  92eeff2d9f1b3a42
-#   text hash     39c72d592c802ea1
+#   content hash  e6b30f84913c2658
+#   text hash     2b79f52d14d5ebd4
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

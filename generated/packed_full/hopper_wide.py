@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  31e9e9c371179d37
-#   text hash     7b4036213e09d46b
+#   content hash  cb30921f3e88421f
+#   text hash     a195bdf4b156b1b5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3786589e8a65d934
-#   text hash     c6a709a8b6b6f1e6
+#   content hash  650f9c7397da312e
+#   text hash     598386ab13773cd2
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

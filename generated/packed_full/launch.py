@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  688ddc020df20ea9
-#   text hash     0c24869847850346
+#   content hash  e66a511c6b854139
+#   text hash     4c6f413f9ebfbb1e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1eaf9e6815a9ca16
-#   text hash     7072adbfe0310b94
+#   content hash  bb356cbe7d1e0de2
+#   text hash     25b5d330ee0b152d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

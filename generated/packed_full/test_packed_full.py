@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6c2bf68378f0a8e4
-#   text hash     9d76aef858ce44d2
+#   content hash  185fca156128a866
+#   text hash     ac34550379c9fd6c
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

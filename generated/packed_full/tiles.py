@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1eebca35b7e0f311
-#   text hash     037ffd7f02fe55ec
+#   content hash  867fa542318cc8ef
+#   text hash     17b9ef1ae0752c5e
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

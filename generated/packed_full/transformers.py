@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e25f9c6643054874
-#   text hash     d3a5d7ca89b62c98
+#   content hash  0890c88b0d402392
+#   text hash     9ebff700754a8ea6
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

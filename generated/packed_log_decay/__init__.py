@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f246d0f0de31f543
-#   text hash     bdca370c2f992d1e
+#   content hash  4dab9c6ac2311117
+#   text hash     2f07048b999167ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ae1f2a02f568628a
-#   text hash     3d4654d25e15f902
+#   content hash  16d1281579d97f68
+#   text hash     30e6699906ef169f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  08a66fdba74c9dd1
-#   text hash     09fa16ec4a8e9e8b
+#   content hash  cabf5d9ac9a43541
+#   text hash     cda2bf556e2f00bf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

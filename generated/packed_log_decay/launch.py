@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5c1736546eee4ddf
-#   text hash     d61ce27add4aeead
+#   content hash  439fc9b3d8e10b5c
+#   text hash     c357aa48ce493b20
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -43,6 +43,7 @@ def _attend(
     )
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(1, 0), cu_seqlens_k, -4096.0)
+    _shorten(in_log_decay_sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
@@ -224,3 +225,31 @@ def _summed_back(dsums, x, cu_seqlens_k, reset):
         ),
     )  # fmt: skip
     return dx
+
+
+def _shorten(sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
+    """Let the documents of long sequences leave out all tokens that have no weight because they are too far away."""
+    part, rows, least = (16, 16, 32) if runtime.INTERPRETED else (128, 32, 8192)
+    # shorter ones are not worth the norms
+    if max_seqlen_q < least:
+        return
+    norms = sums.new_empty(q.shape[-2] + k.shape[-2], runtime.cdiv(max(q.shape[0], k.shape[0]), part))
+    cache = runtime.LaunchCache.of("shorten", sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    runtime.launch(
+        cache, kernels.norms, (part,), (q, k, norms),
+        grid=lambda: (norms.numel(),),
+        from_shapes=lambda: dict(
+            q_stride_token=q.stride(0), q_stride_head=q.stride(1), k_stride_token=k.stride(0),
+            k_stride_head=k.stride(1), q_total=q.shape[0], k_total=k.shape[0], Hq=q.shape[-2], parts=norms.shape[-1],
+            D=q.shape[-1], BLOCK_D=runtime.padded_width(q), PART=part, ROWS=rows,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.shorten, (part,), (sums, norms, cu_seqlens_q, cu_seqlens_k, float(scale)),
+        grid=lambda: (runtime.cdiv(max_seqlen_k, part) * sums.shape[0] * (cu_seqlens_k.shape[0] - 1),),
+        from_shapes=lambda: dict(
+            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k,
+            Hq=q.shape[-2], Hkv=k.shape[-2], heads=sums.shape[-3], k_rows=sums.shape[-1], parts=norms.shape[-1],
+            own_parts=runtime.cdiv(max_seqlen_k, part), PART=part,
+        ),
+    )  # fmt: skip

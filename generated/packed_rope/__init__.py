@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  199d4828eb25e57d
-#   text hash     396dfb8ebf5aebab
+#   content hash  901a0e24c1c8abfe
+#   text hash     9f42fcbd56afb18b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

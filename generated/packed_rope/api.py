@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  65df05e0426e1de2
-#   text hash     b1faa1ba5e261244
+#   content hash  9d9e5afa738f3af9
+#   text hash     7640e41a159ce39f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

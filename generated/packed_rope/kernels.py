@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9259c1c17d13a005
-#   text hash     a4638b14534d8978
+#   content hash  a4da99e1170c43a8
+#   text hash     9fc452d9fa59c81e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

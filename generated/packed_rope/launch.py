@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  541865f9df2a0564
-#   text hash     7738fa70b280d224
+#   content hash  59f9a32daf2feed5
+#   text hash     aba2978d735f0b89
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b2b78d0d712eac23
-#   text hash     0a14fe01bbf5436f
+#   content hash  c3581d910796595e
+#   text hash     20c9828ef621ba4a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0053d48e31ce1c15
-#   text hash     37c38503308a8b35
+#   content hash  60365f2c8ceee185
+#   text hash     5dd7912e4665feb2
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  382f4adf492b00e6
-#   text hash     1773345a48bbc102
+#   content hash  a8799be4ea68c5c9
+#   text hash     18192ef206365239
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e4ecb773d073538e
-#   text hash     ae6dcd88dcf1df34
+#   content hash  a8add71e16d882fc
+#   text hash     56fa9c48a2b5b8b9
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bcc1ed37682b09d9
-#   text hash     1cb434fac6d92da7
+#   content hash  8a25033c04e9f891
+#   text hash     0028f7b099075956
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f3f9e88b9708e55
-#   text hash     6a25e3254f78c4fa
+#   content hash  5205459e73efc78b
+#   text hash     43f48ded58da3fca
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

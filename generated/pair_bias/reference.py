@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b0425eb77e624eb1
-#   text hash     7151da082883d5a9
+#   content hash  5b52e2e88b50f017
+#   text hash     e4513666ca361598
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

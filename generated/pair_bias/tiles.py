@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f50a235de66e869b
-#   text hash     8d2d62f053d83144
+#   content hash  7e9f327e9df054b2
+#   text hash     380ab8f6d19dd7ac
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

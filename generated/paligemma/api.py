@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  41548d4db7db9613
-#   text hash     1b5e596b0fb83635
+#   content hash  530996c955f45088
+#   text hash     e580a2bc5ea540f5
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

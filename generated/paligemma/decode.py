@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87f4f76f4eedf888
-#   text hash     29dc52d50335eea8
+#   content hash  54af9fbd0e241b44
+#   text hash     fe62b794074d843f
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

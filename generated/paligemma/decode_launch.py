@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  709b5cfb1dbd7f08
-#   text hash     df50581cf45f5c9d
+#   content hash  4dec91586958cd5e
+#   text hash     06ac8049376ecb6c
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

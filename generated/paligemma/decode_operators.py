@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  972e91b1688690b9
-#   text hash     33367c64ea72c19c
+#   content hash  161cbc2ba784f7be
+#   text hash     67058c8d69ec673e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

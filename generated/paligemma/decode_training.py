@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5ce91c9fca1b3e15
-#   text hash     3b93af2e72aa15f6
+#   content hash  c7e09b4729cfaf03
+#   text hash     72dec4ca67b14a54
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

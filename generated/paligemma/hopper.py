@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3f10af6c4de11218
-#   text hash     9aae43e503309e1f
+#   content hash  abfde9f7bda5e15b
+#   text hash     d3d6ea89a1191c60
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

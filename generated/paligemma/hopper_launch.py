@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5bd56bca8fc02b7
-#   text hash     4077eb7ee15e4e5f
+#   content hash  b68a44f25c7d2042
+#   text hash     ead88d7167941fdf
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9d19f81e18375836
-#   text hash     0200e2c380de2859
+#   content hash  e1ad870bd2daa162
+#   text hash     598718ffddfaab2d
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

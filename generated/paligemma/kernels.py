@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5922d5d1da3d03c6
-#   text hash     88d6a803a30df1f8
+#   content hash  af5aca31e4e5d783
+#   text hash     d0e9b88beeeff801
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4e12ecc78bfb5342
-#   text hash     76de62637a0d1bf6
+#   content hash  3498fec28a26542a
+#   text hash     522d600a7c59e015
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23ff167d795ecc8b
-#   text hash     804429bd05ef3749
+#   content hash  790f357a0c4c015f
+#   text hash     d751483be0ed3ac0
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10703b45ec9f0709
-#   text hash     2a4875724da25f35
+#   content hash  8c7ec818bb121f2a
+#   text hash     8f691a1a968a81ce
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

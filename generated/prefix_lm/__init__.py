@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e62215f03ac3cc8a
-#   text hash     b9eaf4b9cdb528ca
+#   content hash  690af13bb58d87d2
+#   text hash     865799dcfc88d64c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  25aeedfbf247e96a
-#   text hash     c78459b257615c2f
+#   content hash  e2c80965b166c372
+#   text hash     012832f90e049098
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fd44b3b324055234
-#   text hash     8f1107dd92ddb831
+#   content hash  2c9f87bd6d68d393
+#   text hash     9fd84062a6f7ede4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  443a27dc8c4a326a
-#   text hash     7e651336e45a33a4
+#   content hash  a131afec2080ad64
+#   text hash     96f8b1d54d037a4e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3a1cf37ffc96fecf
-#   text hash     a24e820199f7010f
+#   content hash  c5883be3ed129ded
+#   text hash     88e714153d9d161b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

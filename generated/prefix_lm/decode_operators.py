@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  81751f8a526784d7
-#   text hash     d025c66ead98e2b4
+#   content hash  6c9a9a752d2e2acb
+#   text hash     804b9f4b572640da
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

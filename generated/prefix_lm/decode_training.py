@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f0d21c65d6764b6c
-#   text hash     f6c9d74f91dbe3f0
+#   content hash  1b039175b4b1fb85
+#   text hash     fa67216272053684
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

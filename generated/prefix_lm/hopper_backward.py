@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7984249915936136
-#   text hash     e3511b47b62cac24
+#   content hash  c80d8067cbd04634
+#   text hash     fbdb0ac9c007f90a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

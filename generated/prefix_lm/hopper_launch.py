@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f428b17b5efe2065
-#   text hash     007ed7199eda34ab
+#   content hash  13a27d486975a9a1
+#   text hash     a54452ba7c2ed41b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

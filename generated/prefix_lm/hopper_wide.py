@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d0bc59814358610c
-#   text hash     225dde80669b8894
+#   content hash  eeaba8cf7aefac0c
+#   text hash     12b3f7ffbaa6f1a7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

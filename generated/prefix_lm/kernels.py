@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7757e96bbdecc51c
-#   text hash     37f9cdde7aaeb2d2
+#   content hash  895844bc54cb77cd
+#   text hash     9bf22e2bd6225675
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

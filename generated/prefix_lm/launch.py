@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd30fbb0cd7ed49d
-#   text hash     9bc672dc02b9ea86
+#   content hash  271bfadbcfdd2114
+#   text hash     266f68c737246778
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

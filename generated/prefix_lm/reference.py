@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3f9eba2a54800688
-#   text hash     9f7f2aa0182c9a5e
+#   content hash  d1628ecbd931aa53
+#   text hash     87b66565eb204368
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

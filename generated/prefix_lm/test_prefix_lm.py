@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7cb503841d9255c5
-#   text hash     c65009397b506e13
+#   content hash  f2d2ad75ab0ab1a4
+#   text hash     02860efb76a68882
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58dd34372ca36ab3
-#   text hash     eb7f194560035d92
+#   content hash  7fd111a828502605
+#   text hash     8e68867be7ba55ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58b0d251defb0ad7
-#   text hash     b047bfe14126b377
+#   content hash  84604e877b2a1e31
+#   text hash     51beaf326e29e8c8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ea3ea405428afb54
-#   text hash     06ce34ff53645223
+#   content hash  5af32e7239b0580c
+#   text hash     07de509cc466f49d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dc2e372b7e542da6
-#   text hash     9f26526d4bbf9546
+#   content hash  1e0984ce03452c7c
+#   text hash     692dee2ed6f5059f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5bda665537e80e3a
-#   text hash     9e0dee06e2cb51fe
+#   content hash  8311a9479a70acde
+#   text hash     38b62cec607e3382
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  494337e2238c1903
-#   text hash     bf6e59fabedad205
+#   content hash  fdfe23da7135253d
+#   text hash     aa6b139c9745fff9
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  20a0000adc6667d7
-#   text hash     aa53cacb4653fb66
+#   content hash  b47782f2cafdd085
+#   text hash     b3a4474eed626712
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

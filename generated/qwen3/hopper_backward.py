@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  927200b37daac059
-#   text hash     11c5bf442b684ec8
+#   content hash  85351fd06deac2c4
+#   text hash     082500bc483f5e1a
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

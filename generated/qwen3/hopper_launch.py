@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c0a6fa624d1e96c6
-#   text hash     1617b1450727522d
+#   content hash  a79508a30551829f
+#   text hash     ce53fe766ec32e66
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

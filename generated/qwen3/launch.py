@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9e6c9fc366e66697
-#   text hash     a89fd45d34c8cd5e
+#   content hash  d5c57f840dd3f8f6
+#   text hash     a28fc614f78e13eb
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

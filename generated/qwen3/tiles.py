@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5bd3710bbf141614
-#   text hash     9e05597d7521028d
+#   content hash  64804fd0d1465b76
+#   text hash     bf9fc8dcb6122d2c
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ea9df8bd053f6bcf
-#   text hash     80a7e786fb394b08
+#   content hash  74f3f09314c17046
+#   text hash     244c2ae6177312d6
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

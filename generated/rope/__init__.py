@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  26e5ea612473f2ed
-#   text hash     2c4f6fde278a391d
+#   content hash  6348f2b3ca66d9d0
+#   text hash     66fba527a5f4a477
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ee5d83b324d3ee52
-#   text hash     ba17f7ee65e6ffc2
+#   content hash  88cf6487aa6439af
+#   text hash     484b504b6d1f3383
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

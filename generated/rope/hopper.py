@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  962cc9b997fdbe6b
-#   text hash     f0c1ade9d9665379
+#   content hash  96aa972acf90e96c
+#   text hash     ec8ad9010ad8cbdf
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

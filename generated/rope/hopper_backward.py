@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  23515d9be93d98d0
-#   text hash     25a4c9d3838f4e50
+#   content hash  c8a418178fe726ef
+#   text hash     15cda65c1d916c90
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b50a9e8f7fbf362f
-#   text hash     1a1ea96fa226326c
+#   content hash  972d2a23df0cf854
+#   text hash     9948f99569ef46ae
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  81edd97c795eb4d6
-#   text hash     85af5d436bdd8013
+#   content hash  fb279c76654ab3f2
+#   text hash     5632aabfc1520e89
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  908b76e7dae70fd7
-#   text hash     56865adb42b809e3
+#   content hash  0cfce4adacfeed92
+#   text hash     d259d0f61e60b71d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c2e799ba31fc5d75
-#   text hash     d96cbd06debae176
+#   content hash  e6219483aaf21cad
+#   text hash     69434789f25ecb4b
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

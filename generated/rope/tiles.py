@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f769a35978c73540
-#   text hash     7217b4c719a6fbd7
+#   content hash  cb697ee46e6d3a10
+#   text hash     9fab93c7ef4b4e9d
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

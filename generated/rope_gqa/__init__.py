@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4a05d12781b69d7d
-#   text hash     1fe71c8b8fb36276
+#   content hash  c5e38dc1d72f34d2
+#   text hash     95d14757d4fbf5cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

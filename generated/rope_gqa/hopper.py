@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dda7e15d5a3d9cf7
-#   text hash     e65b0e487529437a
+#   content hash  5479b57654c5b00f
+#   text hash     405d9ad9c593f4f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

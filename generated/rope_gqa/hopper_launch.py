@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e8afc8d7269a5e05
-#   text hash     c0fffca73d2bf3a4
+#   content hash  1073f58ee28d949c
+#   text hash     793635be5a4d531f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

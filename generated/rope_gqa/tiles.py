@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7b00321e3f7a5af7
-#   text hash     0958f21c6d0dfc8d
+#   content hash  41b4109d1ef6d303
+#   text hash     62729e862069717e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

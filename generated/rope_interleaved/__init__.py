@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b274ccd7280770b
-#   text hash     29910b1ca1b61dac
+#   content hash  2384c90326e8c593
+#   text hash     6e21b1b186b16a0a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d07e4d4dab664993
-#   text hash     ad9ad9709f8d0e29
+#   content hash  f048ae2b16bd6cc3
+#   text hash     b08896fc1c503e5a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

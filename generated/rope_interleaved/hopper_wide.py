@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  676311f113312114
-#   text hash     cdb77faf25569e5c
+#   content hash  8fbf9c7a086cdd75
+#   text hash     d14b27ac65716246
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b966b927aeed8179
-#   text hash     d9f33fe75bc19c84
+#   content hash  ad08bbcf807a7019
+#   text hash     6ed913457fb72c5a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

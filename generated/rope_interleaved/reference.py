@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd1ab2e8f47efbf3
-#   text hash     57fca2fdc3e8e6b7
+#   content hash  28d02c868c997b2c
+#   text hash     d17d50e6548bd1b0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e8aa0bcae41beb17
-#   text hash     9ac4d1015b3d0dcd
+#   content hash  07194fb4a2981d74
+#   text hash     d7652bf5b6dd4740
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b390a06262bebea
-#   text hash     ff5de92aa82f2738
+#   content hash  92e0ccf3218445ef
+#   text hash     b262f89088714e07
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

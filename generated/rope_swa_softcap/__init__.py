@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d82965a52317d7f
-#   text hash     d2eb701a832c7692
+#   content hash  8c6b91ef46c9e4c8
+#   text hash     5336858a3e7b2c4b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3a9b1821e2e5e86d
-#   text hash     ee6291981eb196eb
+#   content hash  3bc72239d3f3fd7a
+#   text hash     521103e63d862751
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

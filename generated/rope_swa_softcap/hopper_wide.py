@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  41a9e95f51fa5c3d
-#   text hash     1593b0861fe9ba85
+#   content hash  27574590eff6ef5a
+#   text hash     d9141c7be79acbbb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  acb785989326eda9
-#   text hash     1698ed63b7fce2da
+#   content hash  cd07989f7e816ab6
+#   text hash     13bb4d71a7d8249d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7f2fb15102d588c1
-#   text hash     9e9648c1716ec601
+#   content hash  88ddd7f44812f158
+#   text hash     71dc7f119c4f09b5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cf3868e53dd6ed36
-#   text hash     787ec8d21285d99a
+#   content hash  60a96054b32d3a95
+#   text hash     cd9165101ea74dd4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

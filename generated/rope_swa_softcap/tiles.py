@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3f4a80a933f9f555
-#   text hash     158b88a497c991ed
+#   content hash  9aecaea38f5bb319
+#   text hash     410a36f7dcb84d5d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1b40df5d51a19690
-#   text hash     8ebf2c118012b602
+#   content hash  d31c4affcda6e092
+#   text hash     8c8ff35712e39eff
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  18397844b0b85f1d
-#   text hash     486c5d0cfb24d460
+#   content hash  47d4b09d66942174
+#   text hash     ba38bd0f3ab94268
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

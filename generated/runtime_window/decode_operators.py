@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d10c1f736bdccb96
-#   text hash     374ae49dd7aefdb3
+#   content hash  f71151757b4b50ea
+#   text hash     cc5de2f2e5bf0296
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e49f0352da532b25
-#   text hash     653f825744c4b1b0
+#   content hash  05b71882a4832a8f
+#   text hash     c57b8f8f3830f4c3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

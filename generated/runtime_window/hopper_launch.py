@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06d192723c545bb2
-#   text hash     7330515d7aea20f6
+#   content hash  4cef3cb326306558
+#   text hash     fcb6bc789ef6ec30
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

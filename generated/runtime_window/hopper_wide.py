@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d84ce0a9cb53c837
-#   text hash     e157c50c3b50698b
+#   content hash  ea89b44501f66d5d
+#   text hash     76e7d196ce2c2b30
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

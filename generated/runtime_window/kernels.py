@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  181b5f9d10e87bec
-#   text hash     7e7bda92bf4316e9
+#   content hash  d6ac4ebc7ac597ea
+#   text hash     cecdb123d124e2e1
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

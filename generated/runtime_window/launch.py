@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  42c272c91bb70a21
-#   text hash     246b1711ae0070c4
+#   content hash  87d81ab6595517af
+#   text hash     efd3951e1e4fcef3
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

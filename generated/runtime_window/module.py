@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b2e33ffb5620a096
-#   text hash     48764a4b2875e8e0
+#   content hash  c19d06124cf13d5b
+#   text hash     07255f270088e966
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e44235caa6d1d35
-#   text hash     6d6dbb47b1f90cfd
+#   content hash  b87c984f803057e1
+#   text hash     14eb779f4c4e5b9e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

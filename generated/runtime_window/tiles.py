@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  16caab17c28ed8f4
-#   text hash     07a45cd95c831195
+#   content hash  8c2b4553a5b7b693
+#   text hash     d773bdd6b22578d8
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d8af92aedcbf5cfc
-#   text hash     a7dad85a4dc3009e
+#   content hash  e2b20fee3a23a869
+#   text hash     c08e0acdde17ac2c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

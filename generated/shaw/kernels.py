@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fcdaf60b45442e40
-#   text hash     6e3f462d419fb9d6
+#   content hash  95ef8043e3e7bb72
+#   text hash     197adf2893a089a3
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ffa42660ac1b376f
-#   text hash     4622859cb3bfa060
+#   content hash  029166da797cbe8f
+#   text hash     158ae2a5881a40c7
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

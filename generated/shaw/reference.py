@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  30470a068e28e320
-#   text hash     10e55ae42a0eb585
+#   content hash  94db571116fb4547
+#   text hash     5ca93293ae361590
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bbf42e9f685dd979
-#   text hash     b9ee97b6dfde6467
+#   content hash  4279f68d341c5385
+#   text hash     2ee263dab3ff8a16
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5c329057826d3f96
-#   text hash     ded294ac38ea6e41
+#   content hash  728d90282920db6e
+#   text hash     d4d064b0226839fd
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

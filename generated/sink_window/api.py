@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  209ca301d068b56d
-#   text hash     7fb2c9bbe992fdcb
+#   content hash  6f6781b650622926
+#   text hash     f04c4ed74d9492b6
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

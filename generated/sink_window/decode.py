@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  923929004b182fbd
-#   text hash     fea49392d0da52e4
+#   content hash  75e3e4ddc247e79a
+#   text hash     7efe4a11392065b7
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1aa64d20f1d272a9
-#   text hash     0b8f723e2e0a2451
+#   content hash  c13699f77a3cdcd8
+#   text hash     24225c9b7bd94114
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

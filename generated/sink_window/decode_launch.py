@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  df70f509fc0780b9
-#   text hash     9732b3fdd791a959
+#   content hash  b89bcdb3a8a56721
+#   text hash     762c2d857442371e
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  42ce1996f39b5dad
-#   text hash     ad9cb0719ad46367
+#   content hash  5f0e0c137212abd2
+#   text hash     faaa5f5a62a8abd6
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802ba1a54f1ae906
-#   text hash     b2101fc179d78a64
+#   content hash  18ebeb984014f3da
+#   text hash     97b3088973be4035
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

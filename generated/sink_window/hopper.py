@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8654daa28c842c01
-#   text hash     57ec46c894e29752
+#   content hash  e07e27c2664a7f5e
+#   text hash     93cd117743ba0526
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa070249d2ab7a84
-#   text hash     5cd7db4c67345cf3
+#   content hash  fc2b4de6553da80c
+#   text hash     e3e355a13ae62858
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  756d940cae97824f
-#   text hash     c951367d63f37e12
+#   content hash  33c365e4c2a551cd
+#   text hash     972ea7d5ab60e35b
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  75b152b852a5b27f
-#   text hash     d66cd2aa0a8dcee0
+#   content hash  b2b495da2eecff75
+#   text hash     6e520a1c2c74ccac
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

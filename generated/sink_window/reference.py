@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  47571f61607cc310
-#   text hash     eb3fa65f61ff3642
+#   content hash  4a2a1053adba006e
+#   text hash     87918cf2e0e0114b
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0dcac0d5987e1c06
-#   text hash     11cd6a58296f4372
+#   content hash  ca86c590cd6239a4
+#   text hash     4a60a768539743ab
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

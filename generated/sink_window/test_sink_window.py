@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e5250d80d220eaee
-#   text hash     84450ba735e664dc
+#   content hash  8b821b07338f9fb6
+#   text hash     fd697639b376cbbc
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

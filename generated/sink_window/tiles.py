@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  66c192f11c18f0a6
-#   text hash     5bdaf40474a7e97f
+#   content hash  c9142cfbefa1b593
+#   text hash     c8df025735dc0e95
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  192bb30e5397a5bb
-#   text hash     85a1cadec0577b63
+#   content hash  e182d1d97e43c2f1
+#   text hash     80fd4fa2436a5739
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  984a0fac79a86dd2
-#   text hash     584e121062fd3ec6
+#   content hash  ae83f67698386562
+#   text hash     fd2987196c71a9fe
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  16e4ba6500627720
-#   text hash     b51d489328bc1ad8
+#   content hash  36b2f1a16c881f66
+#   text hash     0e36526eab8087cd
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

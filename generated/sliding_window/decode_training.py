@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  78827ec054b12952
-#   text hash     26dc191f6dc5f27a
+#   content hash  ee7bbce35acb5925
+#   text hash     1f63a15413afa9ed
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4ef27d951875d6ec
-#   text hash     eb152dc80b42be2a
+#   content hash  d4eaccec597e600c
+#   text hash     18950b6d64131b79
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a3bcb51501818395
-#   text hash     79d57f9a2a868e15
+#   content hash  4fb825ea26c0b8b6
+#   text hash     4802610a9da5fd05
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  348906f0545ee91c
-#   text hash     0e67d5713b4248e2
+#   content hash  eec2843f3fa89730
+#   text hash     63aec0e67ee7b3ba
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  43d9167b3858ee3d
-#   text hash     ed03087ab180e10c
+#   content hash  dc98d16b15845d3d
+#   text hash     d934c9465d4839ae
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  969a2e08f9ae8ad6
-#   text hash     cca9b2459c8b8ce9
+#   content hash  aa5c9a89fbf684af
+#   text hash     2f5089b0ce50a768
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

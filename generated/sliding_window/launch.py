@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  92d70b6a9fe74349
-#   text hash     a7dd591b272b8c19
+#   content hash  ad2e394cf7409da4
+#   text hash     2ad703201d3d638a
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c9a1c51aed0ea7f
-#   text hash     d0e64bcdf2fae8fa
+#   content hash  b10129bbf7e1bfc6
+#   text hash     c5a0f6157b0d3f3c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

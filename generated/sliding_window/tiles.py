@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  427feb039d5de4e2
-#   text hash     30e0eb4b76ae6d49
+#   content hash  7886dfca6760a2d4
+#   text hash     6a5662808f8abc02
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d24dbe3a6ce548b
-#   text hash     93d64d71a36479bd
+#   content hash  06c17c9d1056c023
+#   text hash     51dfdef017a7d5ec
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67b3f6c8899bbd9f
-#   text hash     baa607e6df954332
+#   content hash  4ebd5744d0834835
+#   text hash     78bc40cffae40ef4
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  46307f6aa34906b0
-#   text hash     dc5799c9db3c8f2f
+#   content hash  6296c70b5c184121
+#   text hash     aa9257ebaad9b322
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dbcfa4981bc7668a
-#   text hash     9eb55430caca5433
+#   content hash  a8b77d5267a05476
+#   text hash     3dc187dcc816d111
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

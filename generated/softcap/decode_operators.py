@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b9d10985d386c66
-#   text hash     538df88be244e3f9
+#   content hash  9bcc72643e80e620
+#   text hash     c65463e52efc0d71
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7482b92c50eed153
-#   text hash     477bf610571998ad
+#   content hash  532ed8efca6bec9a
+#   text hash     0e3175122dcaf00c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

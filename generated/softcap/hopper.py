@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b00969c806e93071
-#   text hash     a6270b58c103f2ea
+#   content hash  eed8dc2df0d8ed79
+#   text hash     d2bd992899df75f0
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

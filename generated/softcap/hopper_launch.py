@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c80a4ac430408ba0
-#   text hash     02a61d96a7f82da0
+#   content hash  2558c546efae809b
+#   text hash     d9f4e2ecbc102d64
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2be82232c8abc0ad
-#   text hash     93f7fe0bbcfeffcb
+#   content hash  436d483750dfad0a
+#   text hash     70d50dafa0ad87b8
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fbecdb1560d74c91
-#   text hash     26f054ca51d638a3
+#   content hash  846089d913e9fd6f
+#   text hash     f66eca3b155d66e3
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14046b6590e3c451
-#   text hash     dc4fd61129f7e878
+#   content hash  0c2eba19727c565a
+#   text hash     f759c5f822418eca
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

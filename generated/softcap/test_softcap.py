@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1485225fdea55e98
-#   text hash     b6d9b6bc9b54c9a9
+#   content hash  4e2dd695b000b6ff
+#   text hash     8d4d092cd77c21ef
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5ec8d8fd5fe6723
-#   text hash     0dbdad0e7f340d57
+#   content hash  0b04acf2b707bc05
+#   text hash     eed5fe6ba9f73603
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  685a0413cc798774
-#   text hash     2a845d1f9939502f
+#   content hash  cb053403149a161c
+#   text hash     4ff87959c9bc8f81
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  308a015b2e5b5894
-#   text hash     24a2e82a3ef5f8be
+#   content hash  45492b92e5b72dd5
+#   text hash     253a755ce79e8979
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

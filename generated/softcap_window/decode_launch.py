@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a891c0207bd88776
-#   text hash     22c56099796e168c
+#   content hash  5b61458195f06d78
+#   text hash     79cfcd3b7c0c7f42
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8ef7c6f28b78f937
-#   text hash     6f3e953f6fdde3a9
+#   content hash  d7870bc5c39cb719
+#   text hash     10d9dfdd23de52ce
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

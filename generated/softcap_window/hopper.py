@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  decf9d23f8d634b5
-#   text hash     cd1b272a38cbbc2d
+#   content hash  a5062c3a6cc2e9d2
+#   text hash     ff505dbb4f73e3d5
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96c94b6415e5b180
-#   text hash     a5b7f38b27abc371
+#   content hash  4d9daec0e8cee9ae
+#   text hash     5191475cddfafa1f
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8661eb46c810b037
-#   text hash     663fb3ef1457fce4
+#   content hash  44cbbd2103fb0c76
+#   text hash     5aeafe0417b4b99a
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

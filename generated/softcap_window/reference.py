@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  26122e219bb79367
-#   text hash     2f0b0bbb4c40382d
+#   content hash  de4498113f76e279
+#   text hash     6e58114e77c1ef4a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

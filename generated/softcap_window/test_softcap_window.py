@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d0ab2dcd1379a816
-#   text hash     da60a64d937dd42e
+#   content hash  f018fecd869a5486
+#   text hash     2e88e112cce1f458
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

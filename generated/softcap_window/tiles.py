@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8e9bf6322a18b77a
-#   text hash     7675b3eaaa25344c
+#   content hash  b66d022dd00fa981
+#   text hash     9d2c3675959f85d1
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2b6ec665b355cbe8
-#   text hash     6d055584a2e142c7
+#   content hash  f80c10c66b7e76ca
+#   text hash     c4861bc9b302cbc1
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bff5109fae953416
-#   text hash     b3e8b93cc6bd8e81
+#   content hash  97b78c846b5c9b3d
+#   text hash     c88b17d2e8d79926
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

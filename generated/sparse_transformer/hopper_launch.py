@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c334be8dd3bb78c8
-#   text hash     c95b59772e4be348
+#   content hash  8c980ff1aff03ead
+#   text hash     d407508036fac952
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed38d199ab4f3bd3
-#   text hash     36f9ee253e466830
+#   content hash  831ea018769aa4a6
+#   text hash     c0337e78fdf9a552
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

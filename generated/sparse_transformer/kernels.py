@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9ca224881decb5f6
-#   text hash     6cddeda499320131
+#   content hash  48bb839cc636ac16
+#   text hash     b3d9fa034138fb87
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

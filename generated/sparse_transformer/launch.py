@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  830a8c8dedeb4006
-#   text hash     864ec584aef08855
+#   content hash  a910ecfe03b2c70e
+#   text hash     f1359ce1f8f6adac
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f79d11cf010e50a9
-#   text hash     6dfabdd7e3dfa8fd
+#   content hash  39b6aa99c456122a
+#   text hash     66bedbc4772f7efe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  618952b4f5d004cc
-#   text hash     4ca7de4c7d358bda
+#   content hash  c65d1a98707b2412
+#   text hash     159a1c84f698b5de
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

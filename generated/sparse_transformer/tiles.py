@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0ad92a7052f4ae6c
-#   text hash     d8493e6fadde0a0b
+#   content hash  24abd24b2995b151
+#   text hash     6605ed622420e987
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b1e6e195ba71cc7a
-#   text hash     ad3820a0a9596766
+#   content hash  7d4cd87fcddeb030
+#   text hash     f51d5e5521a3f4cb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

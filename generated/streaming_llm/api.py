@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  075e31c99c7d4fc4
-#   text hash     a1e58f323c57f80c
+#   content hash  7b014afa2301e492
+#   text hash     a307784eb0af72c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

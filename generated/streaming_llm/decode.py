@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9fad4a7e8ea1977c
-#   text hash     48b57bcee3d68690
+#   content hash  ff193aa460ebdf5f
+#   text hash     393244e31765bc72
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

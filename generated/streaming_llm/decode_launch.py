@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  06f1d002e1881e24
-#   text hash     6ed6d63dd8c40187
+#   content hash  2afb4d80aec193ad
+#   text hash     f4ca5fc56e608fa1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85e4529bbb0ad2c8
-#   text hash     59e3f379c2fde4db
+#   content hash  be4a2db3840fc37b
+#   text hash     402fa74c592fa342
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  440c64bc13a38a34
-#   text hash     d1752292e1361a47
+#   content hash  1f58cd06b7d17317
+#   text hash     7174934c084774bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

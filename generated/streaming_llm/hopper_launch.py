@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  833429adc709d40c
-#   text hash     6446a930e2fdd219
+#   content hash  5c54233712c310c9
+#   text hash     c73109056f380f3d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f077b4a34fdff5d
-#   text hash     b48e430f5506ab21
+#   content hash  2ba1b7e1da1997cb
+#   text hash     a31446733aaf010d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

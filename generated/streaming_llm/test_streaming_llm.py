@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a59b57855a5efa65
-#   text hash     ea7d87ff44c97b1a
+#   content hash  ac524f6a6de41777
+#   text hash     78511d54a6397236
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  47fe5cfdb65ca545
-#   text hash     09017e1969e2b1d3
+#   content hash  f753c0671f23f1d3
+#   text hash     635ae4d847879a9a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

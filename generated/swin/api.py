@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  be9965cb14ec02b2
-#   text hash     4820aed6fa343f7a
+#   content hash  82fdba2e7e5991e5
+#   text hash     c5c671862f863122
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

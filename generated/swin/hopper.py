@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  87a5bc4b13f82a51
-#   text hash     aff0bde48df57313
+#   content hash  1913be0b106b4d9e
+#   text hash     38ecaece3bae44d9
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

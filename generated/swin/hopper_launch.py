@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0c38d34bf1f3f010
-#   text hash     28e2da0c98955b27
+#   content hash  d0013aadae2b5e2f
+#   text hash     a81c728410d96280
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

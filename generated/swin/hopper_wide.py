@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5cef85bb6be4858a
-#   text hash     d839e49687353ee9
+#   content hash  19a1b7ab1ba1da1a
+#   text hash     5328debdb24db39c
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9ab9da312264ee89
-#   text hash     1b7aca29bdadd2f7
+#   content hash  2b6fc2e60f8a7d20
+#   text hash     336d788f9bacecd4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  84b10e6e3c9562be
-#   text hash     fff2e3dfcf4b9480
+#   content hash  37c2c77f0d544990
+#   text hash     feb74f87d5394a29
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

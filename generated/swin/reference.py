@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ee5a53f1d5c41a8
-#   text hash     c81e5131391c837d
+#   content hash  af5c1d9ea16a8bee
+#   text hash     16c953de9b4ad736
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

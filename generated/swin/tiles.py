@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8db43c4935158ce9
-#   text hash     b68b9cfb0c5b2731
+#   content hash  bb1dc6215b36835f
+#   text hash     2fa91d9167277d5e
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a29e35512ee7fc25
-#   text hash     55bbb80e9a2a9c85
+#   content hash  a09707a38c43dbd3
+#   text hash     a8356a0fe35aca64
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

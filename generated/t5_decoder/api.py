@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4de288369cb0e75e
-#   text hash     3d8195d1691b6e63
+#   content hash  a81ffee480cab192
+#   text hash     4bb18ff64e96121c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  45436abdb934c875
-#   text hash     fb710fe7c3a8caa8
+#   content hash  4b761d426dc60112
+#   text hash     b586de7b638f9ed2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

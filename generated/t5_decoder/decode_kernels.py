@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e0023a820752a31e
-#   text hash     8a34c14d9a767963
+#   content hash  38c8caffd47b5441
+#   text hash     c58a48555e179eae
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  416d024e2915db73
-#   text hash     3ebe78f591501da9
+#   content hash  f979d4afbeef0fd6
+#   text hash     1dde7baea8002b8a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  372a6b6554d5d626
-#   text hash     504e1ec939dc28d9
+#   content hash  3e960c40f531c8e2
+#   text hash     84fa69e73e994fe9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

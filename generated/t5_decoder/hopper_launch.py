@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5968002bd8541992
-#   text hash     230a9eca3c111c0f
+#   content hash  837e6d0c93839a53
+#   text hash     0ff723a944e9392e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  150d12e4a95cd31d
-#   text hash     65c25b11f46862a3
+#   content hash  74843362b20be05d
+#   text hash     0241e9b96ce085e4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

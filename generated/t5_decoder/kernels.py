@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  075265790b6eca03
-#   text hash     98b3c0d47f4cef86
+#   content hash  31f7f24983c46ab8
+#   text hash     295f100513205624
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4932eb5820893bc0
-#   text hash     b2c010adae7d1908
+#   content hash  bb36864448ce4195
+#   text hash     dc2c7355d67aa33c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

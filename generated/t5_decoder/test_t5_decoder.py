@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6cd95149f7ceecd5
-#   text hash     44fac452c1ce4e0e
+#   content hash  5cafd1486b8e6314
+#   text hash     87733d3a2772adb9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  552955550d782630
-#   text hash     509fc7c924133b7d
+#   content hash  81a70ef20fe07dce
+#   text hash     b3184fa2a9401336
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

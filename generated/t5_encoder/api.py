@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  33d23ec2a6fc5126
-#   text hash     2428c048e4bc6b82
+#   content hash  45584dabe5d3b831
+#   text hash     ed2fe804b2b91514
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

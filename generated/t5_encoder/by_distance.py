@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc1af669a08788fc
-#   text hash     fc5abcdcde5d24ac
+#   content hash  88f76b80b438fd60
+#   text hash     22b0b91fcc5dd4ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

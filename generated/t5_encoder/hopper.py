@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  375a5c63b2f4a792
-#   text hash     f015bc695b84cc40
+#   content hash  eb98d08ee710d5e9
+#   text hash     74c9b4dc03190eb3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

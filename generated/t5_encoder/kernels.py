@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a5244f400615f63f
-#   text hash     aa7ac8b6b3c81ce9
+#   content hash  85ca459c2ee94c34
+#   text hash     aa164a412392c002
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  739d5ae731e00feb
-#   text hash     1523506d8e9f409e
+#   content hash  de596eb0ecefb4ef
+#   text hash     8b06116bfcfd01c7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

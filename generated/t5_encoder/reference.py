@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5006726aba7c24ee
-#   text hash     72bb05bcd63c485e
+#   content hash  6f328ee4b09b5759
+#   text hash     f1fc7555738d7499
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e9053dd52dc08374
-#   text hash     5202d72f9904080a
+#   content hash  e3ea03aedf46febd
+#   text hash     b91b0b4f699bb9e4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

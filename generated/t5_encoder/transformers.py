@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  871ffd15d9343501
-#   text hash     aaebc1618895af24
+#   content hash  54839f6b36ff64ea
+#   text hash     b87901dc1495edc4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

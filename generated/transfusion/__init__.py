@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3338d545cbafc03a
-#   text hash     38b26f8ae8aa46f5
+#   content hash  eb49de94a330e923
+#   text hash     eed35e76db7b20de
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

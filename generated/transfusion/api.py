@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5524af31f22a3d3d
-#   text hash     77d2942dae246e5d
+#   content hash  f1b30d98b32b53cd
+#   text hash     e6e2db9fed9d9da1
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  414c45c3d76ad60b
-#   text hash     526bba40bcb30b72
+#   content hash  5563bc41565f12c0
+#   text hash     0d3ca055cd28d854
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  21f64364e232fd4a
-#   text hash     0f480576ff79b520
+#   content hash  c48e662e9804def4
+#   text hash     a4ba06df28471c18
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

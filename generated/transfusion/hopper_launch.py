@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c2e489e90c6a682
-#   text hash     4c322474a626df38
+#   content hash  7c361477b11e9ae9
+#   text hash     945427bf25411687
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e332008f3aad903f
-#   text hash     145a9172f5974b6c
+#   content hash  3268c660a760ea1f
+#   text hash     18447701052ca268
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

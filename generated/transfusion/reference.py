@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8a45278faf22bd9d
-#   text hash     ad460980bdf12664
+#   content hash  7bb4a22b6ea670a8
+#   text hash     69c1c15f87b991ec
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

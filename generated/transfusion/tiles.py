@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6053271a3108e79e
-#   text hash     63ce29468352bd9c
+#   content hash  b99b232cf933c299
+#   text hash     2484852dc90c7524
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  50cd4fa8117a82de
-#   text hash     ea7e7670f0edd97c
+#   content hash  9f5465b8921f2958
+#   text hash     9fd649dec82ae035
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

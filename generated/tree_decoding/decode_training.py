@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  61daea60d7ff097d
-#   text hash     272a20bbb0c067ce
+#   content hash  60f8f252029d4adc
+#   text hash     47c6db203ae318b2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

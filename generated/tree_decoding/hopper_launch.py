@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2477ebaebb856b97
-#   text hash     9c016fa67994e055
+#   content hash  78886c60c05fcf11
+#   text hash     ef16e48b1fe847ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

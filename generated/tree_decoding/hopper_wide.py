@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5d5e35eb33dd787d
-#   text hash     d004c3c3ce7bf0d9
+#   content hash  0a1626c388b5ff71
+#   text hash     4c1d2b0dc66f39b2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

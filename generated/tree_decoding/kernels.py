@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  336bf3e235113af7
-#   text hash     c0a5da0080ffc19a
+#   content hash  f3ee6b3777c27bed
+#   text hash     3050e1cc2f6f15c4
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

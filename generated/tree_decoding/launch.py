@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5113c9541fafe89b
-#   text hash     feb46c84a699acf3
+#   content hash  92cac93dacc09ef5
+#   text hash     75929f01da89e1e6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  aec645268affda20
-#   text hash     fcd90a4141f24a39
+#   content hash  f22224abe6442624
+#   text hash     5362b4376697f521
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  589536a8f6437cae
-#   text hash     8f489a091e4a4c8a
+#   content hash  a5d7356447758bb0
+#   text hash     cd4463fccfe528a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -14,7 +14,10 @@ from .plan import Plan
 from .reduction import Reduction
 
 # kernels whose grid has one axis
-_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges", "list_keys", "list_queries", "backward_tables")
+_ONE_AXIS = (
+    *("scan", "scan_back", "norms", "shorten", "rotate", "bounds", "ranges", "list_keys", "list_queries"),
+    "backward_tables",
+)
 
 
 def text(plan: Plan, description: str, code: str) -> str:
@@ -48,6 +51,11 @@ def _formula(plan: Plan) -> list[str]:
             "document. A sum is stored as a float32 and the remainder that rounding left. Kernels subtract",
             f"{name}_anchor, the sum at the first token of the program's own tile, so that late sums are as exact as",
             "early ones.",
+        )]  # fmt: skip
+    if plan.kernels.shortening:
+        found += ["", *_paragraph(
+            "Sums only fall, so the weights of keys that are far enough back are 0 in float32: `norms` and `shorten`",
+            "let the documents of long sequences leave them out, and no tile of them is visited.",
         )]  # fmt: skip
     if plan.tabled:
         names = " and ".join(part.name for part in plan.tabled.parts)
@@ -172,6 +180,9 @@ def _programs(plan: Plan) -> list[str]:
     rows: list[Row] = []
     if kernels.scanned:
         rows.append(("scan", f"one head {of}, BLOCK tokens at a time; runs before `forward`"))
+    if kernels.shortening:
+        rows.append(("norms", f"PART rows of one head of q or k{'' if plan.storage.cut else ' of a batch entry'}"))
+        rows.append(("shorten", f"PART tokens of one head {of}; runs after `scan` and `norms`, before `forward`"))
     if spec.rope:
         rows.append(("rotate", f"BLOCK_T rows of q or k of one head {of}; runs before `forward`"))
     if kernels.bounds:

@@ -107,6 +107,12 @@ def of_kernels(plan: Plan) -> Iterator[Row]:
         yield "BLOCK_T, tiles", "rows of a tile of `rotate`, and the number of such tiles in the longest sequence"
     yield "ROWS, COLUMNS, WIDTH", "rows and columns of a tile, and how many of the columns the tensor has"
     yield "count", "number of rows or tokens: one past the last index"
+    if plan.kernels.shortening:
+        yield "PART", "rows of which the largest norm is stored, and tokens whose documents are shortened alike"
+        yield "parts, own_parts", "number of such groups in a tensor of rows, and in the longest sequence"
+        yield "norms_ptr", "the largest squared norms, by head: those of q, then those of k"
+        yield "sums_ptr, heads", "the sums that `scan` stored, in four parts, and the number of heads that have some"
+        yield "far", "how much the sum at a key has to lie above that at a query for the key's weight to be 0"
     for a in plan.arguments:
         if a.kind != "tensor" and a.code not in ("seed", "dropout_p"):
             yield a.code, f"the argument `{a.name}` of the call"

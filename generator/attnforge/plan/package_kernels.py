@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import positions, programs, rotation
+from . import positions, programs, rotation, vanishing
 from .analysis import Analysis
 from .families import known
 from .families.family import Kernels, Pair, Tables
@@ -108,6 +108,11 @@ class PackageKernels(SharedParameters):
         parts = Parameter("dsums_ptr", "*fp32", "dsums"), Parameter("dx_ptr", "*fp32", "dx", written=True)
         return self._along_tokens("scan_back", "dsums", parts, self.storage.dsums())
 
+    @cached_property
+    def shortening(self) -> tuple[Kernel, ...]:
+        """The kernels that shorten documents to the tokens whose weights may differ from 0, if there are any."""
+        return (vanishing.norms(self), vanishing.shorten(self)) if vanishing.sums(self.spec) else ()
+
     def _along_tokens(
         self, name: str, sums: str, parts: tuple[Parameter, ...], places: tuple[Statement, ...]
     ) -> Kernel:
@@ -138,6 +143,7 @@ class PackageKernels(SharedParameters):
             *((self.rotate,) if self.spec.rope else ()),
             *self.own.all,
             *((self.scan,) if self.scanned else ()),
+            *self.shortening,
             *((self.scan_back,) if self.scanned and self.spec.algorithm.backward else ()),
         )
 

@@ -33,6 +33,7 @@ def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...
         "ranges": jitted("portable/tiles", "add_states", "store_range", "load_range"),
         "rotate": jitted("portable/rotation", *_rotation(s)),
         "scan": jitted("portable/stores", "later", "last_of"),
+        "shorten": jitted("portable/loads", "largest_norm"),
     }
     for kernel in s.lists[:1]:
         before[kernel.name] = jitted("portable/tiles", "tile_list", "append", "list_range", "listed")

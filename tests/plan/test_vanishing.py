@@ -1,0 +1,172 @@
+"""Keys too far back to have a weight: documents of running sums leave them out, and no bit of any result changes."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import devices  # where kernels run is settled before triton is imported
+import pytest
+import torch
+import unformatted
+
+from attnforge.gpu import calls
+from attnforge.gpu.calls import Call, Sizes
+from attnforge.language import spec
+from attnforge.plan import plan, vanishing
+from attnforge.plan.plan import Plan
+from attnforge.source import resources
+
+DEVICE, T = ("cuda", 8300) if devices.GPU else ("cpu", 75)
+PART = 128 if devices.GPU else 16
+SUMS = "score: [{expr: 'score + (x[q] - x[k])'}]\ninputs: {x: {axes: [AXES], scan: cumsum, max: 0, grad: true}}"
+SPECS = {
+    "of each head": "mask: [causal]\nscore: [log_decay]",
+    "of key heads": "mask: [causal]\n" + SUMS.replace("AXES", "batch, token, kv_head"),
+    "of all heads": "mask: [causal]\n" + SUMS.replace("AXES", "token"),
+    "of heads alone": "mask: [causal]\n" + SUMS.replace("AXES", "head, token"),
+    "in a window": "mask: [causal, {sliding_window: {size: 70}}]\nscore: [log_decay]",
+    "with rotation": "mask: [causal]\nscore: [log_decay]\nrope: {layout: half}",
+    "with sinks": "mask: [causal]\nscore: [log_decay]\nsink: true\ndropout: true",
+    "packed": "layout: packed\nmask: [causal]\nscore: [log_decay]",
+}
+
+
+def rendered(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Any]:
+    """The plan and the package of a spec."""
+    path = folder / "vanishing.yaml"
+    path.write_text(f"name: vanishing\n{SPECS[name]}\n")
+    loaded = unformatted.write(path, folder / "vanishing")
+    monkeypatch.syspath_prepend(str(folder))
+    for module in [module for module in sys.modules if module.partition(".")[0] == "vanishing"]:
+        monkeypatch.delitem(sys.modules, module)
+    package = importlib.import_module("vanishing")
+    importlib.import_module("vanishing.launch")
+    return plan.build(loaded), package
+
+
+def call_of(of: Plan) -> Call:
+    """A call whose sums fall by some 500 from the first token to the last."""
+    call = calls.make(of, Sizes(2, T, T, 4, 2, 16, 16, "fp32").of(of.spec), DEVICE)
+    (name,) = (a.name for a in of.arguments if a.scan)
+    decays = -torch.rand(call.keywords[name].shape, generator=torch.Generator().manual_seed(0)).to(DEVICE) * 1000 / T
+    call.keywords[name] = decays.requires_grad_()
+    return call
+
+
+def results(package: Any, call: Call) -> tuple[torch.Tensor, ...]:
+    """Out, LSE and all gradients."""
+    out, lse = package.attention(*call.operands, **call.keywords, return_lse=True)
+    back = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    wanted = [x for x in (*call.operands, *call.keywords.values()) if isinstance(x, torch.Tensor) and x.requires_grad]
+    return out, lse, *torch.autograd.grad((out, lse.where(lse.isfinite(), 0)), wanted, (back, torch.ones_like(lse)))
+
+
+@pytest.fixture
+def deterministic() -> Any:
+    torch.use_deterministic_algorithms(devices.GPU)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize(
+    ("name", "padded", "opposed"),
+    [*((name, False, False) for name in SPECS), ("of each head", True, False), ("of key heads", False, True)],
+)
+def test_no_bit_changes(
+    name: str, padded: bool, opposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, package = rendered(name, tmp_path, monkeypatch)
+    call = call_of(of)
+    if padded:
+        call.keywords["k_lens"] = torch.tensor([T, T - 20], device=DEVICE).int()
+    if opposed:  # the scores of the first keys outweigh their decays
+        call.operands[0].data.fill_(4)
+        call.operands[1].data.fill_(-4)[:, :PART].fill_(4)
+    left_out = results(package, call)
+    monkeypatch.setattr(package.launch, "_shorten", lambda *given: None)
+    for x, y in zip(left_out, results(package, call), strict=True):
+        assert torch.equal(x, y)
+        assert not x.isnan().any()
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_documents_leave_out_what_has_no_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, package = rendered(name, tmp_path, monkeypatch)
+    call = call_of(of)
+    shorten, seen = package.launch._shorten, list[torch.Tensor]()
+
+    def spied(sums: torch.Tensor, *given: Any) -> None:
+        shorten(sums, *given)
+        seen.append(sums.clone())
+
+    monkeypatch.setattr(package.launch, "_shorten", spied)
+    package.attention(*call.operands, **call.keywords)
+    (sums,) = seen
+    q, k = (x.detach().double() for x in call.operands[:2])
+    cuts = call.keywords["cu_seqlens_k"].tolist() if of.spec.packed else [0, T]
+    hidden = pairs = 0
+    for b, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        first = (begin // 4 + b) * 4 if of.spec.packed else 0
+        parts = sums[..., first : first + end - begin]
+        parts = parts[None] if of.spec.packed else parts
+        queries, keys = (x[begin:end][None] if of.spec.packed else x for x in (q, k))
+        keys = keys.repeat_interleave(2, 2)
+        products = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / 4
+        total = parts[..., 0, :].double() + parts[..., 1, :].double()
+        score = products + heads(total[..., :, None] - total[..., None, :])
+        own = score.diagonal(0, -2, -1)[..., None]
+        begins, ends = (heads(parts[..., i, :].contiguous().view(torch.int32)) for i in (2, 3))
+        place = torch.arange(end - begin, device=DEVICE)
+        causal = place[:, None] >= place
+        early = causal & (place < begins[..., None])
+        late = causal & (place[:, None] >= ends[..., None, :])
+        # both sides leave out the same tokens: those of whole parts, all of which are far away
+        assert torch.equal(early.expand_as(score), late.expand_as(score))
+        assert ((score - own)[early.expand_as(score)] < -103.98).all()
+        hidden, pairs = hidden + int(early.expand_as(score).sum()), pairs + score.shape[:2].numel() * int(causal.sum())
+    assert hidden > pairs / (20 if of.spec.packed else 5)
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    """Values of one head, or of each key head, as those of four query heads."""
+    return x.repeat_interleave(4 // x.shape[1], 1)
+
+
+@pytest.mark.parametrize("name", ["of each head", "packed"])
+def test_keys_without_weight_are_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, package = rendered(name, tmp_path, monkeypatch)
+    call = call_of(of)
+    if of.spec.packed:
+        call.keywords.update(dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), torch.tensor([0, T], device=DEVICE).int()))
+        call.keywords.update(dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), T))
+    q, k, v = call.operands
+    rows = slice(0, PART) if of.spec.packed else (slice(None), slice(0, PART))
+    spoilt = v.detach().clone()
+    spoilt[rows] = torch.nan
+    out = package.attention(q, k, spoilt, **call.keywords)
+    last = out[T - 1] if of.spec.packed else out[:, -1]
+    assert last.isfinite().all() and out.isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (SPECS["of each head"], True),
+        ("score: [log_decay]", False),
+        ("mask: [causal]\nscore: [log_decay, bias]", False),
+        ("mask: [causal, segments]\nscore: [log_decay]", False),
+        ("mask: [causal]\nscore: [log_decay, {softcap: {cap: 20}}]", False),
+        ("mask: [causal]\n" + SUMS.replace("AXES", "token").replace(", max: 0", ""), False),
+        ("mask: [causal]\nscore: [alibi]", False),
+    ],
+)
+def test_which_sums_make_weights_vanish(text: str, found: bool, tmp_path: Path) -> None:
+    path = tmp_path / "vanishing.yaml"
+    path.write_text(f"name: vanishing\n{text}\n")
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    assert bool(vanishing.sums(loaded)) == found

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7755eb1c9483509d
-#   text hash     89751bb9abaa19b7
+#   content hash  29808f893506acc6
+#   text hash     b43f8874fcb04ba7
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

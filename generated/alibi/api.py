@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  359ab9da443e082d
-#   text hash     2909eff24f9d93c4
+#   content hash  35ab97fb61ebec98
+#   text hash     a636a10e1fdcc149
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

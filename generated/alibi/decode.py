@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  891dcea36ac65c75
-#   text hash     a3018bf8cb63b062
+#   content hash  b7b0f100e015c3f9
+#   text hash     1811ac68f638d015
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

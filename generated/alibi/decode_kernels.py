@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4f2e95e6ab44578a
-#   text hash     0c80c0340331fa88
+#   content hash  e108ad0e2fe44c19
+#   text hash     fda21456c373e1d9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a11a74a7aab45c70
-#   text hash     a1669f49554cfc9b
+#   content hash  d26f6fbd7bec39a2
+#   text hash     57a08000d714a499
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  502a95f83712e1dc
-#   text hash     e82e9171fda170e1
+#   content hash  200539a0ca59073e
+#   text hash     cba49d33a88bed83
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -13,8 +13,8 @@ from . import hopper_wide as wide
 from . import runtime
 
 def differentiate(
-    cache, block_m, block_n, warps, stages, q, k, v, entries, in_slopes, scale, out, lse, dout, dlse, delta, dq, dk,
-    dv,
+    cache, block_m, block_n, warps, stages, q, k, v, entries, in_slopes, horizons, scale, out, lse, dout, dlse,
+    delta, dq, dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     piece = runtime.piece(q, v)
@@ -36,7 +36,7 @@ def differentiate(
     if block_n > 64:
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_slopes),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_slopes, horizons),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
@@ -51,7 +51,7 @@ def differentiate(
     else:
         runtime.launch(
             cache, wide.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_slopes),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_slopes, horizons),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70126250b8781fcf
-#   text hash     9b4365ff6a0f90f8
+#   content hash  1a4f29e2357a8aa6
+#   text hash     3224f39d54a76517
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -85,7 +85,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from . import runtime
 from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, place_of
-from .kernels import LOG2E, find_entry, in_slopes_default, query_tiles
+from .kernels import LOG2E, find_entry, in_slopes_default, keep_near, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -215,8 +215,8 @@ def make_dv(
 ):  # fmt: skip
     """Store dV of a program's keys."""
     (
-        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head, tiles,
-        group, grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head,
+        horizons_ptr, tiles, group, grouped, joined
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -239,7 +239,6 @@ def make_dv(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             in_slopes = (
                 in_slopes_default(h, Hq)
@@ -249,6 +248,12 @@ def make_dv(
             # [64]
             k_added = in_slopes * (k_pos - k_start).to(tl.float32) * LOG2E
             terms = (scale_log2, k_pos, q_begin, k_added)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            if horizons_ptr is not None:
+                first, full_first, full_last, last = keep_near(
+                    tl.load(horizons_ptr + b * Hq + h), k_first, k_last, q_begin, first, full_first, full_last, last,
+                    BLOCK_M
+                )  # fmt: skip
             # the score of a key behind the last one is 0, which may have an infinite weight
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -274,7 +279,9 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = for_dk
+    (
+        dk_ptr, entries_ptr, q_total, k_total, Hq, scale, horizons_ptr, tiles, group, grouped, joined
+    ) = for_dk  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -296,8 +303,13 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            if horizons_ptr is not None:
+                first, full_first, full_last, last = keep_near(
+                    tl.load(horizons_ptr + b * Hq + h), k_first, k_last, q_begin, first, full_first, full_last, last,
+                    BLOCK_M
+                )  # fmt: skip
             for _ in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -320,7 +332,9 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = for_dq
+    (
+        dq_sum_ptr, entries_ptr, q_total, k_total, Hq, horizons_ptr, tiles, group, grouped, joined
+    ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
@@ -332,11 +346,16 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
                 tl.int32
             )
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            if horizons_ptr is not None:
+                first, full_first, full_last, last = keep_near(
+                    tl.load(horizons_ptr + b * Hq + h), k_first, k_last, q_begin, first, full_first, full_last, last,
+                    BLOCK_M
+                )  # fmt: skip
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = spread(
@@ -347,8 +366,8 @@ def make_dq(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
-    scale, in_slopes_ptr, q_total, k_total, Hq, in_slopes_stride_head, items, tiles, group, grouped, joined,
-    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    scale, in_slopes_ptr, horizons_ptr, q_total, k_total, Hq, in_slopes_stride_head, items, tiles, group, grouped,
+    joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
@@ -374,14 +393,18 @@ def backward(
     come = () if entries_ptr is None else barriers(1, 1).index(0)
     fence_async_shared()
     for_dv = (
-        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head, tiles,
-        group, grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head,
+        horizons_ptr, tiles, group, grouped, joined
     )  # fmt: skip
-    for_dk = (dk_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
-    for_dq = (dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
+    for_dk = (
+        dk_ptr, entries_ptr, q_total, k_total, Hq, scale, horizons_ptr, tiles, group, grouped, joined
+    )  # fmt: skip
+    for_dq = (
+        dq_sum_ptr, entries_ptr, q_total, k_total, Hq, horizons_ptr, tiles, group, grouped, joined
+    )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, in_slopes_ptr,
-        in_slopes_stride_head, items, tiles, group, grouped, joined
+        in_slopes_stride_head, horizons_ptr, items, tiles, group, grouped, joined
     )  # fmt: skip
     # the first group gets the registers that the others do not need
     gl.warp_specialize(

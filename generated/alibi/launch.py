@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9dade568d61f7319
-#   text hash     c93bd251a8b71117
+#   content hash  8251d640c74e16fa
+#   text hash     e3ded56bef1f2a99
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -11,6 +11,8 @@ import torch
 from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
+# sequences with fewer queries than LONG are not worth the norms, which are found for PART rows at a time
+LONG, PART = (32, 16) if runtime.INTERPRETED else (8192, 128)
 
 
 def attend(q, k, v, entries, in_slopes, scale):
@@ -35,10 +37,12 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
+    horizons = _horizons(q, k, entries, in_slopes, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_slopes),
+            cache, kernels.forward, (block_m, block_n),
+            (q, k, v, out, lse, entries, float(scale), in_slopes, horizons),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_slopes, block_m, block_n),
@@ -46,7 +50,7 @@ def _attend(
             ),
         )  # fmt: skip
 
-    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_slopes, scale, out, lse):
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_slopes, horizons, scale, out, lse):
         runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 
@@ -88,10 +92,11 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     padding.clear(cache, entries, [dq], [dk, dv])
+    horizons = _horizons(q, k, entries, in_slopes, scale)
     delta = torch.empty_like(lse)
     if not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_slopes, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv,
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_slopes, horizons, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 
@@ -103,7 +108,7 @@ def _differentiate(
         in_slopes_sum = lse.new_zeros(q.shape[0], q.shape[-2], runtime.cdiv(q.shape[1], block_m)) if wanted[3] else None
         runtime.launch(
             cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_slopes, in_slopes_sum),
+            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_slopes, horizons, in_slopes_sum),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_slopes, block_m, block_n),
@@ -121,7 +126,7 @@ def _differentiate(
         def launch(block_m, block_n, warps, stages, makes=None):
             runtime.launch(
                 cache, kernels.backward_dkv, (block_m, block_n, makes),
-                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_slopes),
+                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_slopes, horizons),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_slopes, block_m, block_n),
@@ -145,3 +150,39 @@ def _(out, lse, dout, dlse, wanted, *inputs):
 
 
 _attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
+
+
+def _norms(cache, q, k):
+    """The largest squared norm of PART rows at a time of each head of q, then of each head of k."""
+    shape = q.shape[0], q.shape[-2] + k.shape[-2], runtime.cdiv(max(q.shape[1], k.shape[1]), PART)
+    norms = q.new_empty(shape, dtype=torch.float32)
+    runtime.launch(
+        cache, kernels.norms, (PART,), (q, k, norms),
+        grid=lambda: (norms.numel(),),
+        from_shapes=lambda: dict(
+            q_stride_batch=q.stride(0), q_stride_token=q.stride(1), q_stride_head=q.stride(2),
+            k_stride_batch=k.stride(0), k_stride_token=k.stride(1), k_stride_head=k.stride(2), q_total=q.shape[1],
+            k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1], D=q.shape[-1],
+            BLOCK_D=runtime.padded_width(q), PART=PART, ROWS=min(PART, 32),
+        ),
+    )  # fmt: skip
+    return norms
+
+
+def _horizons(q, k, entries, in_slopes, scale):
+    """For each head, how many positions before a query keys have weights; None if that is unknown, or not worth it."""
+    # without the key at its own position, which a padded batch need not have, nothing is known of a query's weights
+    if q.shape[1] < LONG or entries is not None:
+        return None
+    cache = runtime.LaunchCache.of("horizons", q, k, entries, in_slopes)
+    norms = _norms(cache, q, k)
+    horizons = q.new_empty(q.shape[0], q.shape[-2], dtype=torch.int32)
+    runtime.launch(
+        cache, kernels.horizons, (PART,), (horizons, norms, entries, float(scale), in_slopes),
+        grid=lambda: (horizons.numel(),),
+        from_shapes=lambda: dict(
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1],
+            in_slopes_stride_head=runtime.stride(in_slopes, 0), PART=PART,
+        ),
+    )  # fmt: skip
+    return horizons

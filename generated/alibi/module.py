@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4f35a6a5429c3255
-#   text hash     9784a631fd6c7d37
+#   content hash  a27714696094c200
+#   text hash     830e6df02a6cf8da
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6524fd05a1499536
-#   text hash     99a65291effe0bda
+#   content hash  416e3d529a6e0eb3
+#   text hash     4e0b8abbcef9c1dc
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e6dd68608981ca9a
-#   text hash     7fa66666336263ca
+#   content hash  c92b664bed368ec4
+#   text hash     716ae1d312483d6d
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

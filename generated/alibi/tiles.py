@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d6e14c8b97d118b6
-#   text hash     8b67fc7ca035d9d0
+#   content hash  da708a755d1f3e9d
+#   text hash     41531f2457de4e62
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

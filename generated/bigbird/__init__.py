@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ab7abde0996aa45
-#   text hash     e4dded38415da51b
+#   content hash  3a66faaea5ceffe9
+#   text hash     c21c6ded854ef8bb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  02debf613f859fe8
-#   text hash     12d66656dc351801
+#   content hash  583263d68cf0f792
+#   text hash     c290b891062d86a8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

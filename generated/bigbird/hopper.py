@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ebb100659e35dace
-#   text hash     a35e0019cb2539d1
+#   content hash  01284ed3ee33efbe
+#   text hash     c6a1d417dbfc3a50
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0060a1ecf8ffd253
-#   text hash     5629a79411414972
+#   content hash  055eaf44424036b9
+#   text hash     d34cd6516dfe4d4f
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

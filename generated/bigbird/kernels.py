@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  73ca1389d95978f3
-#   text hash     f01b00f5c44c379a
+#   content hash  68eabf31a98e48aa
+#   text hash     c6c0a6d5c7728612
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  300f7e53cb53fb1c
-#   text hash     d97e45a1c0932853
+#   content hash  ceb964bcd64da76c
+#   text hash     af420182da2e3a95
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  438fa5650be6c82b
-#   text hash     2cdfc0ac68a57ddd
+#   content hash  c6061b43dfccaee5
+#   text hash     f79be9ca883578a1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

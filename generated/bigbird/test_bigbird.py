@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  15cdcc1c419834b0
-#   text hash     0e022f44b7d7ff08
+#   content hash  46d5fa6261ca385c
+#   text hash     43d85852d0d135c8
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

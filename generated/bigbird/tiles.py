@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aaaecee9c7a59d03
-#   text hash     f6111524be4e6e03
+#   content hash  8de956c6c6208692
+#   text hash     45a6e02c5d813533
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ae65326adc37f7c
-#   text hash     ed10f2233955e2a1
+#   content hash  ea9de49b3610ef4c
+#   text hash     f3a0be798bdabaff
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  248571000f674d61
-#   text hash     c3cbaeb8809a71c7
+#   content hash  814900b3c757c8cc
+#   text hash     c84d6d335d0338d5
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  35b6abdbd2b737df
-#   text hash     b0054c9f2af83b3b
+#   content hash  3acaba1182f1148b
+#   text hash     5d8b6420192c0eee
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

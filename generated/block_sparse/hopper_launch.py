@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  36dd10d3d4b1fd9f
-#   text hash     01028fa66c14aa05
+#   content hash  cdedcdec05ad61ab
+#   text hash     0ae771257e58f3f1
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

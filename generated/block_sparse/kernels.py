@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f8beaf527a715b49
-#   text hash     0dda89bc43a488f5
+#   content hash  5dc84e36f3f5fd11
+#   text hash     c82ad144f6db7eec
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  166be1fed0f16159
-#   text hash     df02bacb6be1669c
+#   content hash  01b20b622ec0b8c5
+#   text hash     cc5f7e285c45a12c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

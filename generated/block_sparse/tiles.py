@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8b77c3aaacc62ced
-#   text hash     52730e3a306d2c37
+#   content hash  96d43948ba4d40b9
+#   text hash     bf2c4311cc2e6d1e
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

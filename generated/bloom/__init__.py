@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  be80c82fd2243dc6
-#   text hash     ab1de6397974a560
+#   content hash  fe8b190ffab7733b
+#   text hash     bb982455771f543c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3a483aeeea0e9597
-#   text hash     c7d0f0bc672f854f
+#   content hash  6c1b934068e6d374
+#   text hash     50bd4f9b0f5fd26f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

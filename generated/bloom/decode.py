@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8a428e61a5529d6c
-#   text hash     75344fd5b00c4bfe
+#   content hash  bf51d89acac2a015
+#   text hash     04e72ed15cc2d9b2
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

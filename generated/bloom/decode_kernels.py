@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  50efecd3e45abcfc
-#   text hash     6d29aa75138b3ed8
+#   content hash  baa477d0e3ec8cd3
+#   text hash     9898de07f79de46a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0ae42ddfdee11a5e
-#   text hash     c8d6d188de9411e5
+#   content hash  3c7be49a0796efbe
+#   text hash     f47a13d1149f88b7
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ff0f538ae7152ac9
-#   text hash     9b596db1cae50fba
+#   content hash  3007ce77f9eb3e0f
+#   text hash     da3216b6220eb521
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6e9281e6d567dd01
-#   text hash     fb8980b818e2efcd
+#   content hash  746fc7feae55ac9b
+#   text hash     61301b1472af1198
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -89,7 +89,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import padding, runtime
-from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_entry, in_slopes_default, keep_near, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -438,7 +438,7 @@ def work_through(
     """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for a repeat."""
     (
         out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head,
-        ranked_ptr
+        horizons_ptr, ranked_ptr
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     if ranked_ptr is not None:
@@ -497,11 +497,19 @@ def work_through(
                 terms = (scale_log2, q_pos)
                 if BLOCK_N == 64 and WORKERS == 2:
                     # tiles are as long as the rows of a worker, so each worker has its own range
-                    first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                    if horizons_ptr is not None:
+                        first, full_first, full_last, last = keep_near(
+                            tl.load(horizons_ptr + b * Hq + h), q_first, q_last, 0, first, full_first, full_last, last, BLOCK_N
+                        )  # fmt: skip
                     low, high = first, last  # the range of all workers
                     q_first = tl.minimum(q_first + WORKER * 64, q_last)
                     q_last = tl.minimum(q_first + 63, q_last)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                if horizons_ptr is not None:
+                    first, full_first, full_last, last = keep_near(
+                        tl.load(horizons_ptr + b * Hq + h), q_first, q_last, 0, first, full_first, full_last, last, BLOCK_N
+                    )  # fmt: skip
                 if BLOCK_N == 64 and WORKERS == 2:
                     last = tl.minimum(tl.maximum(last, low), high)
                     first = tl.minimum(tl.maximum(first, low), last)
@@ -623,7 +631,8 @@ def load_through(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head, ranked_ptr
+        entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head, horizons_ptr,
+        ranked_ptr
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     if ranked_ptr is not None:
@@ -650,7 +659,11 @@ def load_through(
                     else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
                 )
                 terms = (in_slopes, q_first, scale)
-                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                if horizons_ptr is not None:
+                    first, full_first, full_last, last = keep_near(
+                        tl.load(horizons_ptr + b * Hq + h), q_first, q_last, 0, first, full_first, full_last, last, BLOCK_N
+                    )  # fmt: skip
                 ahead = first
                 if Q_STAGES == 1:
                     ahead = tl.minimum(first + 1, last)
@@ -710,8 +723,8 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_slopes_ptr, ranked_ptr, q_total, k_total, Hq,
-    in_slopes_stride_head, items, tiles, group, per_item, D: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_slopes_ptr, horizons_ptr, ranked_ptr,
+    q_total, k_total, Hq, in_slopes_stride_head, items, tiles, group, per_item, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -733,10 +746,11 @@ def forward(
     fence_async_shared()
     arguments = (
         out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head,
-        ranked_ptr
+        horizons_ptr, ranked_ptr
     )  # fmt: skip
     lengths = (
-        entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head, ranked_ptr
+        entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head, horizons_ptr,
+        ranked_ptr
     )  # fmt: skip
     order = (items, tiles, group, per_item)
     # workers get the registers that the loader does not need
@@ -778,12 +792,12 @@ def forward(
 
 
 def launch_forward(
-    cache, block_m, block_n, warps, stages, q, k, v, entries, in_slopes, scale, out, lse,
+    cache, block_m, block_n, warps, stages, q, k, v, entries, in_slopes, horizons, scale, out, lse,
 ):  # fmt: skip
     """Fills in out and LSE."""
     ranked = padding.rank(cache, entries, q, k, v, block_m, behind=True)
     runtime.launch(
-        cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_slopes, ranked),
+        cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_slopes, horizons, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),

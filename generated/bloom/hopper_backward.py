@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d9cb07918a16901
-#   text hash     a7eab118fc7a45eb
+#   content hash  80732449aa24bea1
+#   text hash     eb1f66bcc7682889
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -102,7 +102,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import kernels, runtime
 from .hopper import apart, barriers, clear_behind, copy_tile, matrix, of_registers, store_rows
-from .kernels import LOG2E, batch_and_head, find_entry, in_slopes_default, load_tile, query_tiles
+from .kernels import LOG2E, batch_and_head, find_entry, in_slopes_default, keep_near, load_tile, query_tiles
 
 add_tile, store_tile = runtime.gluon_sum_of_tiles(), runtime.gluon_store_of_tiles()
 view = runtime.gluon_view_of_tiles()
@@ -245,7 +245,7 @@ def work(
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
         dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head,
-        tiles, group, grouped, joined
+        horizons_ptr, tiles, group, grouped, joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -277,7 +277,6 @@ def work(
             keys_of = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
-            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             in_slopes = (
                 in_slopes_default(h, Hq)
                 if in_slopes_ptr is None
@@ -286,6 +285,12 @@ def work(
             # [64]
             k_added = in_slopes * (k_pos - k_start).to(tl.float32) * LOG2E
             terms = (scale_log2, k_pos, q_begin, k_added)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            if horizons_ptr is not None:
+                first, full_first, full_last, last = keep_near(
+                    tl.load(horizons_ptr + b * Hq + h), k_first, k_last, q_begin, first, full_first, full_last, last,
+                    BLOCK_M
+                )  # fmt: skip
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at, dk, dv = accumulate(
@@ -375,7 +380,9 @@ def add_shares(
     BLOCK_D: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Send all shares of dQ that the workers compute to memory."""
-    taken_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = counted
+    (
+        taken_ptr, entries_ptr, q_total, k_total, Hq, horizons_ptr, tiles, group, grouped, joined
+    ) = counted  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
     factors, factors_ready, shares, shares_ready, shares_read = exchange
@@ -394,10 +401,15 @@ def add_shares(
             q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             k_first = k_start
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             sum_tile = (
                 (b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * ((BLOCK_D + 63) // 64)
             ).to(tl.int32)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            if horizons_ptr is not None:
+                first, full_first, full_last, last = keep_near(
+                    tl.load(horizons_ptr + b * Hq + h), k_first, k_last, q_begin, first, full_first, full_last, last,
+                    BLOCK_M
+                )  # fmt: skip
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = add_share(
@@ -473,7 +485,7 @@ def load_tiles(
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
         lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, in_slopes_ptr,
-        in_slopes_stride_head, items, tiles, group, grouped, joined
+        in_slopes_stride_head, horizons_ptr, items, tiles, group, grouped, joined
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
@@ -513,7 +525,6 @@ def load_tiles(
                     rows = [b, h, k_offset + k_start + worker * 64, 0]
                     copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                     copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             in_slopes = (
                 in_slopes_default(h, Hq)
@@ -521,6 +532,12 @@ def load_tiles(
                 else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
             )
             terms = (k_start, q_begin, in_slopes)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            if horizons_ptr is not None:
+                first, full_first, full_last, last = keep_near(
+                    tl.load(horizons_ptr + b * Hq + h), k_first, k_last, q_begin, first, full_first, full_last, last,
+                    BLOCK_M
+                )  # fmt: skip
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at, ends = load_queries(
@@ -545,9 +562,9 @@ def load_tiles(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
-    scale, in_slopes_ptr, q_total, k_total, Hq, in_slopes_stride_head, items, tiles, group, grouped, joined,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
+    scale, in_slopes_ptr, horizons_ptr, q_total, k_total, Hq, in_slopes_stride_head, items, tiles, group, grouped,
+    joined, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of all tiles of keys, and add to dQ."""
     # dQ of a tile of queries is split into pieces, one for each worker
@@ -578,13 +595,15 @@ def backward(
     fence_async_shared()
     arguments = (
         dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head,
-        tiles, group, grouped, joined
+        horizons_ptr, tiles, group, grouped, joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, in_slopes_ptr,
-        in_slopes_stride_head, items, tiles, group, grouped, joined
+        in_slopes_stride_head, horizons_ptr, items, tiles, group, grouped, joined
     )  # fmt: skip
-    counted = (taken_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
+    counted = (
+        taken_ptr, entries_ptr, q_total, k_total, Hq, horizons_ptr, tiles, group, grouped, joined
+    )  # fmt: skip
     # workers get the registers that the single warps do not need
     gl.warp_specialize(
         [

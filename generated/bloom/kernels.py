@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14b73938c210ea02
-#   text hash     9dfb01a3b9df5039
+#   content hash  77ba96614eae6586
+#   text hash     028cf8c20f523bdf
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 
@@ -12,6 +12,9 @@ Formula, in natural-log units; q and k are positions, in `q . k` the rows there
     visible if k <= q                        # causal
     lse = logsumexp of score over the visible keys
     out = sum of exp(score - lse) * v
+
+    Scores fall with the distance, so the weights of keys that are far enough back are 0 in float32: `norms` and
+    `horizons` find out where in long sequences, and no tile of such keys is visited.
 
 Softmax, in log2 units
     s = score * LOG2E                     # exp(score) = exp2(s)
@@ -37,12 +40,15 @@ Backward
     dv = sum of p * dout over the queries         # backward_dkv
 
 Programs
+    norms          PART rows of one head of q or k of a batch entry
+    horizons       one query head of a batch entry; runs after `norms`, before the kernels that visit tiles
     forward        a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys
     backward_dq    the same; runs before the other backward kernels, for which it stores delta
     backward_dkv   a tile of BLOCK_N keys of one head of a batch entry; loops over tiles of BLOCK_M queries
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
     batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
+    Grids of one axis: `norms`, `horizons`.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -71,6 +77,7 @@ Tiles
 Symbols
     b                       batch entry
     Hq, h                   number of query heads, and the index of one
+    Hkv                     number of key heads
     q_len, k_len            number of queries and of keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
@@ -109,6 +116,11 @@ Symbols
     BLOCK                   rows of a tile, in functions used for both queries and keys
     ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
     count                   number of rows or tokens: one past the last index
+    PART                    rows of which the largest norm is stored, and tokens whose documents are shortened alike
+    horizons_ptr            for each head, beyond which distance keys have no weight; None if that is not known
+    parts                   number of such groups in a tensor of rows, and in the longest sequence
+    norms_ptr               the largest squared norms, by head: those of q, then those of k
+    far                     how much scores have to fall between a query and a key for the key's weight to be 0
     in_slopes               in_slopes of the current sequence and head
 """
 
@@ -177,6 +189,19 @@ def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
         q_len,
         BLOCK_M,
     )
+
+
+@triton.jit
+def keep_near(horizon, own_first, own_last, shift, first, full_first, full_last, last, BLOCK: tl.constexpr):
+    """Narrow a range of tiles to positions at most `horizon` away from a tile's own, own_first to own_last.
+
+    Row 0 of the tiles has the position `shift`.
+    """
+    begin, end = tl.maximum(own_first - horizon - shift, 0), tl.maximum(own_last + horizon + 1 - shift, 0)
+    first = tl.maximum(first, begin // BLOCK)
+    last = tl.maximum(tl.minimum(last, tl.cdiv(end, BLOCK)), first)
+    full_first = tl.minimum(tl.maximum(full_first, first), last)
+    return first, full_first, tl.maximum(tl.minimum(full_last, last), full_first), last
 
 
 @triton.jit
@@ -310,9 +335,9 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_slopes_ptr, q_total, k_total, Hq,
-    in_slopes_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_slopes_ptr, horizons_ptr, q_total, k_total,
+    Hq, in_slopes_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys, so they start first
@@ -346,6 +371,10 @@ def forward(
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_slopes)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    if horizons_ptr is not None:
+        first, full_first, full_last, last = keep_near(
+            tl.load(horizons_ptr + b * Hq + h), q_first, q_last, 0, first, full_first, full_last, last, BLOCK_N
+        )  # fmt: skip
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
             i = first + last - 1 - j  # descending from the diagonal
@@ -419,9 +448,9 @@ def accumulate_dkdv(
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale, in_slopes_ptr,
-    q_total, k_total, Hq, in_slopes_stride_head, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
+    horizons_ptr, q_total, k_total, Hq, in_slopes_stride_head, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
@@ -445,7 +474,6 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
     # a single head: without a loop, the compiler generates slower code for 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
@@ -456,6 +484,12 @@ def backward_dkv(
         )
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
         terms = (q_begin, scale, k_pos, in_slopes)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        if horizons_ptr is not None:
+            first, full_first, full_last, last = keep_near(
+                tl.load(horizons_ptr + b * Hq + h), k_first, k_last, q_begin, first, full_first, full_last, last,
+                BLOCK_M
+            )  # fmt: skip
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
@@ -507,7 +541,7 @@ def accumulate_dq(
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
-    in_slopes_ptr, in_slopes_sum_ptr, q_total, k_total, Hq, in_slopes_stride_head, D: tl.constexpr,
+    in_slopes_ptr, horizons_ptr, in_slopes_sum_ptr, q_total, k_total, Hq, in_slopes_stride_head, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
@@ -552,7 +586,11 @@ def backward_dq(
     in_slopes_sum = tl.zeros([BLOCK_M], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_slopes, in_slopes_sum_ptr)
-    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    if horizons_ptr is not None:
+        first, full_first, full_last, last = keep_near(
+            tl.load(horizons_ptr + b * Hq + h), q_first, q_last, 0, first, full_first, full_last, last, BLOCK_N
+        )  # fmt: skip
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last
@@ -568,3 +606,71 @@ def backward_dq(
         tl.store(
             in_slopes_sum_ptr + (b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile, tl.sum(in_slopes_sum, 0)
         )
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])
+def norms(
+    q_ptr, k_ptr, norms_ptr, q_stride_batch, q_stride_token, q_stride_head, k_stride_batch, k_stride_token,
+    k_stride_head, q_total, k_total, Hq, Hkv, parts, D: tl.constexpr, BLOCK_D: tl.constexpr, PART: tl.constexpr,
+    ROWS: tl.constexpr
+):  # fmt: skip
+    """Store the largest squared norm of PART rows of one head of q or k: those of q first."""
+    part, place = tl.program_id(0) % parts, tl.program_id(0) // parts
+    b, h = place // (Hq + Hkv), place % (Hq + Hkv)
+    if h < Hq:
+        ptr = q_ptr + b.to(tl.int64) * q_stride_batch + h.to(tl.int64) * q_stride_head
+        stride, rows = q_stride_token, q_total
+    else:
+        ptr = k_ptr + b.to(tl.int64) * k_stride_batch + (h - Hq).to(tl.int64) * k_stride_head
+        stride, rows = k_stride_token, k_total
+    column = tl.arange(0, BLOCK_D)
+    largest = tl.zeros([ROWS], tl.float32)
+    for start in tl.range(part * PART, tl.minimum((part + 1) * PART, rows), ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (column < D)[None, :]
+        x = tl.load(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        squares = tl.sum(x * x, 1)
+        # NaN limits nothing
+        largest = tl.maximum(largest, tl.where(squares == squares, squares, float("inf")))
+    tl.store(norms_ptr + tl.program_id(0), tl.max(largest))
+
+
+@triton.jit
+def largest_norm(norms_ptr, first, past, begin, end, parts):
+    """The largest norm of the rows in the parts [begin, end) of the heads [first, past), each of which has `parts`."""
+    largest = tl.zeros([256], tl.float32)
+    for head in tl.range(first, past):
+        for start in tl.range(begin, end, 256):
+            part = start + tl.arange(0, 256)
+            found = tl.load(norms_ptr + tl.cast(head, tl.int64) * parts + part, mask=part < end, other=0.0)
+            largest = tl.maximum(largest, found)
+    return tl.sqrt(tl.max(largest))
+
+
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])
+def horizons(
+    horizons_ptr, norms_ptr, entries_ptr, scale, in_slopes_ptr, q_total, k_total, Hq, Hkv, parts,
+    in_slopes_stride_head, PART: tl.constexpr
+):  # fmt: skip
+    """Store the horizon of one head: the number of positions before a query beyond which keys have no weight.
+
+    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it.
+    """
+    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    norms_ptr += b.to(tl.int64) * (Hq + Hkv) * parts
+    # no q . k is further from 0 than the product of the largest norms
+    q_norm = largest_norm(norms_ptr, h, h + 1, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
+    key_norms_ptr, k_head = norms_ptr + Hq * parts, h * Hkv // Hq
+    k_norm = largest_norm(key_norms_ptr, k_head, k_head + 1, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
+    # somewhat more than needed, as products, norms and slopes are rounded
+    far = 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm
+    in_slopes = (
+        in_slopes_default(h, Hq)
+        if in_slopes_ptr is None
+        else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
+    )
+    slope = in_slopes
+    # no sequence is longer than 2**28
+    furthest = tl.where(slope * 2.0**28 > far, far / slope, 2.0**28)
+    tl.store(horizons_ptr + tl.program_id(0), furthest.to(tl.int32) + 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1b124cc244caf25e
-#   text hash     22a12e03de7e73a5
+#   content hash  b945809ca91f16e7
+#   text hash     40215cf91f57d403
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9d914e98e60d8967
-#   text hash     931bb9fa33000fa6
+#   content hash  6848f7796a1fb644
+#   text hash     3a3007fd4b4281e9
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

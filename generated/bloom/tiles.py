@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0d0cccdefba5a285
-#   text hash     687e677f4286deb7
+#   content hash  fdbcc9433b3f68a8
+#   text hash     0d4d71c9b8c15528
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

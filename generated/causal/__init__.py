@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cbf94a18f7d975f9
-#   text hash     38eed18d3791921f
+#   content hash  487aa56a75ec5efd
+#   text hash     fd229f590789048c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

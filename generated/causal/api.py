@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  219d6cac98324d71
-#   text hash     a7b8ce97edfd8282
+#   content hash  095d17b53e8775ce
+#   text hash     aab30a3cd21319bb
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  09216f6917d01b5b
-#   text hash     b676330e25a07052
+#   content hash  60b34b6ac2c50aee
+#   text hash     d819ebf6191b6877
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

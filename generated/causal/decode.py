@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6842ace1834c5305
-#   text hash     b7c600772046b75b
+#   content hash  68264e3ead48edfa
+#   text hash     55257a9f18789b01
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e9d8053ba25f1b7
-#   text hash     837eebe30bbbd80b
+#   content hash  ea44a98108d2393d
+#   text hash     51242c922dc13521
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  acb7558beea181d6
-#   text hash     c2651a3cd3572749
+#   content hash  7c539b140d7079c2
+#   text hash     b1c6b29169275b52
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37376ebf03b68283
-#   text hash     8c788f2534ae0cd5
+#   content hash  b0488e99ddc7f656
+#   text hash     92a7d8e0e5417a8a
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  978773f506e67a0d
-#   text hash     725a58de2177f712
+#   content hash  a50efa5ca03b760c
+#   text hash     d2fd07daf177d0ae
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebf53cc0308aa6b3
-#   text hash     0757d2d6e3570dbf
+#   content hash  18e9ed8e0431e06e
+#   text hash     58b36c8e2a12e0fb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

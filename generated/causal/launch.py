@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3d7e1e4f015e91fa
-#   text hash     6a0d8d9d671796e3
+#   content hash  fefdf619467ebb53
+#   text hash     de6306c85c62a226
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

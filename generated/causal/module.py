@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2afa278b41f3234b
-#   text hash     612838f3dabc13e3
+#   content hash  cf23d47b8c60a729
+#   text hash     0f61bfb865dd3a9f
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  927e04598bbaf403
-#   text hash     4cd9c2f93a2dfc40
+#   content hash  615e310577937bed
+#   text hash     975c96768d00961b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

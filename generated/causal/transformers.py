@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  178aa1ef5b49dc50
-#   text hash     714652de934fc131
+#   content hash  ae229bad0f1351ce
+#   text hash     6f8e0e3420d317e1
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

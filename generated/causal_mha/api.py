@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d4f1c3ba0ab1d459
-#   text hash     8be214e29846d2ec
+#   content hash  f15eac9a5345d2af
+#   text hash     4afa3988cbf1cec5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f58eb2314fdd388a
-#   text hash     e24cfa5e9dc39089
+#   content hash  73063cbffed6f2e1
+#   text hash     1c6cd50301f60b5e
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5d33063a4a4ff752
-#   text hash     65ac99a440926d5d
+#   content hash  b3dda13fc243f2c1
+#   text hash     c2c6e6066c86d4d5
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  05f925caa4d1bd6f
-#   text hash     7b1fdec7afef4451
+#   content hash  c9ff46030a4228d2
+#   text hash     30d524aa751aaba6
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

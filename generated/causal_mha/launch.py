@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0714a4dc10aa505d
-#   text hash     4e49f112a0e9aa1e
+#   content hash  c8ff7e72aa28d214
+#   text hash     cffff62da20d88c8
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

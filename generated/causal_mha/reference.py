@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2c8b766f6cd21112
-#   text hash     d80aa32589d238f2
+#   content hash  465aabd6a7375bf5
+#   text hash     402fcdfa2866bb2a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

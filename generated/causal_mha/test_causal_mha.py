@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  27877396a9d15ee9
-#   text hash     037962ea0e080a64
+#   content hash  f531d4127b5e760b
+#   text hash     9d0d6b43135a14c0
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  936e668a646df312
-#   text hash     7baa605731aa3dba
+#   content hash  201e70b6073b2f4e
+#   text hash     8422b26fc1139aa0
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

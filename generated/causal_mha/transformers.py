@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9c728007db3c9766
-#   text hash     a55bd232d7687a53
+#   content hash  ee281b55815ba397
+#   text hash     371088724945d047
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

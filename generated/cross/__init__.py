@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb523f7fc4c18798
-#   text hash     5ea751732d519aa0
+#   content hash  defa7869355ae222
+#   text hash     b59b25e54ca22c88
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e19f6fe98210955d
-#   text hash     a292add755bef609
+#   content hash  9f9259cfe89489af
+#   text hash     8bc14f442914547e
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0e86e3cc8be98144
-#   text hash     32a96622c2a85d20
+#   content hash  8da9167bfed64fe6
+#   text hash     2b4dfc07b7ca25ab
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d9973fd365a477b
-#   text hash     775244c0317afb68
+#   content hash  590ad226fd01afcd
+#   text hash     69e04c72fbac1a0e
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

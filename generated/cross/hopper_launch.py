@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  53dcdedcfc1fd59e
-#   text hash     1d7434059d4fb00a
+#   content hash  d4f41df3aaa79da1
+#   text hash     0b9f34142794df48
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bb01c60e3ebb2e68
-#   text hash     79a6ae58b1180445
+#   content hash  c101561c2f22b104
+#   text hash     65a97c17a351cf02
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

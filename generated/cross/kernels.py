@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5c5543f1917bdcf3
-#   text hash     e1f113cafaea2214
+#   content hash  cd6dbe2df801027b
+#   text hash     538dcac29449794b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

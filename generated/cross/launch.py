@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b3e74cf0b79e5262
-#   text hash     6aad7134afc45b2b
+#   content hash  bd060d7b778ae190
+#   text hash     28c9fa5d5bb340b7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  821da2ededbae265
-#   text hash     c21981d11a29e34f
+#   content hash  87e03f194ef4194f
+#   text hash     22ca129b3701243c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

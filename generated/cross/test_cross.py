@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86357a88977c3c4c
-#   text hash     6dbfb0250c6a54c7
+#   content hash  fa575b29a14a4ca5
+#   text hash     cc1914ae1c5cfb1e
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

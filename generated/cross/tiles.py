@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  83294e6b0e18cd45
-#   text hash     8388911cf0a0e803
+#   content hash  ac550babc230d3e9
+#   text hash     c36b253d304d9ffd
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

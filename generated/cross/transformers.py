@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f9f2c428724aa15e
-#   text hash     b2c61a40f78276ef
+#   content hash  ef703ec06bbcfc15
+#   text hash     866c75187d22f527
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ce9cb3cbfbc9897
-#   text hash     a8ef201103c6d942
+#   content hash  12f082020e6f8586
+#   text hash     cc779ab2f887409a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  647b261764fc7e18
-#   text hash     58ae4b3d2864da52
+#   content hash  e01b5c4eddc82d3a
+#   text hash     e9c42129ec06e02e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74d6049cf1383620
-#   text hash     43f2479fa4b68555
+#   content hash  62ea7fbdef1c1004
+#   text hash     87fd0ed7fc477a17
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

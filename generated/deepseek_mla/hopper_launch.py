@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  249d4deb2c95f128
-#   text hash     b278a566f6f8d597
+#   content hash  824697a21b3cd35f
+#   text hash     00b236613cc68c90
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

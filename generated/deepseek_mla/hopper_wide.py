@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be7aec496d265034
-#   text hash     77be54147b072ef1
+#   content hash  d8a088d27e27ab12
+#   text hash     4d3ba38bca7d6999
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

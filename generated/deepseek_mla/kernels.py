@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c0d36ab327e1353c
-#   text hash     4d956b8937aeb7fe
+#   content hash  2eedaa95da6bc4dc
+#   text hash     f7487eeb62eed540
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5c2a141adcd0b2e5
-#   text hash     f52a1f0d63620499
+#   content hash  c247082418891357
+#   text hash     c48d09aef7e8be90
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec5c9ff134530108
-#   text hash     8df780a4cfd4876e
+#   content hash  bd91ed202c628121
+#   text hash     dd9ee0436afd6c6c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fbeef3f4a52bacad
-#   text hash     b7599ce3862babe3
+#   content hash  94a13c28bb38e813
+#   text hash     6618ee8983edbf1b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

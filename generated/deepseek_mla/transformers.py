@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  38f1009dc69272b5
-#   text hash     6d49d51961d3b670
+#   content hash  0f184f918b0c642a
+#   text hash     8e6531d6f413be09
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

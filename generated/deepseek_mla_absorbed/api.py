@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  db48ed0c133505fa
-#   text hash     b386edd05e5c3748
+#   content hash  14b004e4eee51809
+#   text hash     352a6e09aafe3138
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c8ee07cfd0bdf5b8
-#   text hash     b0a216df926dd45f
+#   content hash  2266142df46a47fe
+#   text hash     ac07a3f9d18850c0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

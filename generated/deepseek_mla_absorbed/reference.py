@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e23de99124f21d90
-#   text hash     62b59048bbd2aa9c
+#   content hash  44e8ea646aa177a7
+#   text hash     99062f5d84df54f8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f62f595b9517f6f1
-#   text hash     62103de1580e2d4d
+#   content hash  fe708772bb7c21fd
+#   text hash     fb4488e074eb280f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a39f8b047ac7e83
-#   text hash     eed9ea52da0e3a27
+#   content hash  cc3cf5435e03210f
+#   text hash     c03cc1251bf53bf0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4d952a2c80670ce
-#   text hash     f6dc22ae59759b16
+#   content hash  e1ab288fa3095139
+#   text hash     512082f5c99a6976
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

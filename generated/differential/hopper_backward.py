@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d86cbc655911d4a9
-#   text hash     e2a2f89eff623972
+#   content hash  12bee49c8c0c9ecb
+#   text hash     a14466fd73ff9350
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aaf410c7e729b0f4
-#   text hash     4c4bcf0fb6d549e6
+#   content hash  73632b6f61d5989c
+#   text hash     3db8a4b877445daf
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

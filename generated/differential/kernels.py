@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  86afe2a2ce986076
-#   text hash     205af2571027cd6d
+#   content hash  8c4be0b143eacc7a
+#   text hash     c67a7f7904196def
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

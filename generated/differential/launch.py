@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5fe8a29c9f2a3f72
-#   text hash     d2c092cf05fae307
+#   content hash  45a6d8d7e9cce134
+#   text hash     54e4b1702adbf1b3
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  deeb08e7112823ca
-#   text hash     f3ff2d46e3622c6e
+#   content hash  fb6f81b114b4b04b
+#   text hash     04a6e6529743bf1f
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

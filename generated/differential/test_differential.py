@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be336067fd4e56cb
-#   text hash     a9a23fbd9ce3635d
+#   content hash  1d4f1d2316688fc3
+#   text hash     9edff0e3c690f1ae
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

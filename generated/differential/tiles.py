@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  79332c7dd59c13bd
-#   text hash     f020c21040a1d72a
+#   content hash  bd46a134ee5f56e1
+#   text hash     427fda9a9d9a0f26
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  12d2ab2a424d1551
-#   text hash     a9a37ac99ea72ca4
+#   content hash  3aa363feb88a421c
+#   text hash     e0219d22f4c53323
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1f0cb1675f5b98e3
-#   text hash     5251550f68c473db
+#   content hash  6580e789ccaf9d76
+#   text hash     5ed88c79390f3aea
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0439dc84ebfc924
-#   text hash     03f4a3686b4fec8e
+#   content hash  671a1b622b6385f2
+#   text hash     264e07c55f9e713b
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5f9526acc166861f
-#   text hash     e682cb845aa75eaf
+#   content hash  38ea38ef44cee455
+#   text hash     06597e54049b6a81
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  38ce2a0281bcfd03
-#   text hash     0989ca8456ba4466
+#   content hash  df9eec553e8190af
+#   text hash     d22d391778869a03
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b12d16ffa0944f98
-#   text hash     163d523314609660
+#   content hash  183b79abc312244e
+#   text hash     3cea490501c38a02
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

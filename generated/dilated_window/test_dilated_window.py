@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7e1d3a68014ba5bf
-#   text hash     316c05fbe1cc5ea7
+#   content hash  d02c439cd94323bf
+#   text hash     ddd5ada93904fcc8
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

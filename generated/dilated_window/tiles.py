@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3a8b7cb8464c696c
-#   text hash     33aeceaf00524fb8
+#   content hash  c45745a7cf485cbe
+#   text hash     986910aa1dd12fd5
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1ba2e8bc58906286
-#   text hash     4d70d9e06f398577
+#   content hash  23400e952bd76cc4
+#   text hash     1242e9b7a68c4e16
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0fdb9368909502bc
-#   text hash     aab89dedc110fe49
+#   content hash  6fa97a686e66af05
+#   text hash     4fb170127c83ab8c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

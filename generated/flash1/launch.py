@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  30790721fb841d7a
-#   text hash     dde2c791f79430c4
+#   content hash  069d8f7f153381bb
+#   text hash     9dd49a3e720f3cf1
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

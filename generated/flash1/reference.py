@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e8aa3faab4919e72
-#   text hash     b5497db70a501c50
+#   content hash  dc5a2d2106d523ec
+#   text hash     ff1f95028533d4c5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0f87a528f1dd5eaf
-#   text hash     03ac5b012133a423
+#   content hash  de195279e454ed21
+#   text hash     213a1f7eaa689ea0
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b2b7e79dcec5929
-#   text hash     d1e9168772db2f6c
+#   content hash  d5efe048ca9c35e2
+#   text hash     33bded8696046dfa
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  86d19fe56667edd0
-#   text hash     564e98430cd3dc61
+#   content hash  942c2336fd117c5b
+#   text hash     c15d2b62cbb26fc9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

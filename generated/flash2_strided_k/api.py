@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1954f9666df19a55
-#   text hash     338eed022103bd43
+#   content hash  1011fa66c1a6faf2
+#   text hash     213d6a9b6203bfd3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8b2101cb1cef1edf
-#   text hash     1ce2aa52ac42a8fd
+#   content hash  ff0105db577346ce
+#   text hash     7138786cf57b852b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ca759fe804f3165
-#   text hash     dc61eb870c27ee38
+#   content hash  5f89f66646727e1c
+#   text hash     13bc20a0e2971d86
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f9ac6a5ae531fa01
-#   text hash     f28db8683e94f8e0
+#   content hash  399d39870be37e99
+#   text hash     234bb00b8b8e2068
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

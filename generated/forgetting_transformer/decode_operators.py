@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  823e634c40c69697
-#   text hash     22f4b4f42f4d36d4
+#   content hash  efc8c4e4b7782fbf
+#   text hash     52873290e10656f7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d3d3a15f1656702d
-#   text hash     8edfce0f7b5a8525
+#   content hash  7e6d9d796a9e50a4
+#   text hash     23f1246898e6d2cb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

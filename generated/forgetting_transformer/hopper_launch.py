@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  623f78e0ef5aafc1
-#   text hash     469a1a9ef1f4b4a0
+#   content hash  f8411ed7fdcf2e25
+#   text hash     526025097ac45a84
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

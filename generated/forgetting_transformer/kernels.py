@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4915d318b754ca19
-#   text hash     854274bc5aa77b61
+#   content hash  ef4e73cedc932fbc
+#   text hash     320b43664986e123
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -18,8 +18,8 @@ Formula, in natural-log units; q and k are positions, in `q . k` the rows there
     sum is stored as a float32 and the remainder that rounding left. Kernels subtract in_log_decay_anchor, the sum at
     the first token of the program's own tile, so that late sums are as exact as early ones.
 
-    Sums only fall, so the weights of keys that are far enough back are 0 in float32: `norms` and `shorten` let the
-    documents of long sequences leave them out, and no tile of them is visited.
+    Scores fall with the distance, so the weights of keys that are far enough back are 0 in float32: `norms` and
+    `shorten` find out where in long sequences, and no tile of such keys is visited.
 
 Softmax, in log2 units
     s = score * LOG2E                     # exp(score) = exp2(s)
@@ -137,8 +137,8 @@ Symbols
     PART                      rows of which the largest norm is stored, and tokens whose documents are shortened alike
     parts, own_parts          number of such groups in a tensor of rows, and in the longest sequence
     norms_ptr                 the largest squared norms, by head: those of q, then those of k
-    sums_ptr, heads           the sums that `scan` stored, in four parts, and the number of heads that have some
-    far                       how much the sum at a key has to lie above that at a query for the key's weight to be 0
+    far                       how much scores have to fall between a query and a key for the key's weight to be 0
+    sums_ptr, heads           the sums that `scan` stores, in four parts, and the number of heads that have some
     in_log_decay_anchor       the sum that a program subtracts from each sum of in_log_decay it reads
     in_log_decay_at_begin_q   where the document of each query begins, according to in_log_decay
     in_log_decay_q            sum of in_log_decay up to [q], minus in_log_decay_anchor

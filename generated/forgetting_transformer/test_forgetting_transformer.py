@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  063fc370b58165f9
-#   text hash     61ecbf7fcc7b750b
+#   content hash  32ae706e22ed5845
+#   text hash     ddf85bc254662af5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1d8bb39af783b6a6
-#   text hash     f80f832a62939e7f
+#   content hash  ac5a82d801f4f374
+#   text hash     e069156fb53bd5c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1f967a6191552122
-#   text hash     8395b6276109c2cc
+#   content hash  9865be20260c6f9a
+#   text hash     4415320c6919cb84
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f6f3b50b8b7e010d
-#   text hash     1c07c881356370db
+#   content hash  c629936cf0ae971a
+#   text hash     3a12ece794093921
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  521d2c415c7a751b
-#   text hash     27ea2ba57e8752b9
+#   content hash  14e617091e56efe1
+#   text hash     a3b69c7fdf64d944
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

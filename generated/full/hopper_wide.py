@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  31d1e02c1d076375
-#   text hash     c8cd5cc5f8043759
+#   content hash  cb6340c9f054e55e
+#   text hash     71ec1f3f5b62fa90
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30a8ed4cbb2a24aa
-#   text hash     2fddc263d16ea6ce
+#   content hash  c139307cb38f34db
+#   text hash     65a2d2e7257b1cc7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

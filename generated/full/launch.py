@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34a00ba0740d0f7d
-#   text hash     7432ac1daf651473
+#   content hash  537adc0f3b2e6d9c
+#   text hash     3a61dd65c7e6592b
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ca1e060a92ad66e1
-#   text hash     5a5c448823a9e8d4
+#   content hash  7405b6e421d06fa4
+#   text hash     b909c11830f1152b
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

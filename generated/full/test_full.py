@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9e62486c5848344e
-#   text hash     0d8a1fe5cd87c7d0
+#   content hash  579d5f6ac0b9ab7f
+#   text hash     ad12c299939b7a05
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

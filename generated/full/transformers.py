@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b7fbde6ea237b3e7
-#   text hash     ca99d913ea4de016
+#   content hash  c38ef3a6ee55841a
+#   text hash     167e65f9f6c59b8b
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

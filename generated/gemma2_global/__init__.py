@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fe4909e865246182
-#   text hash     82714c3c7a4e4217
+#   content hash  16694ef926f955b6
+#   text hash     09ebaa0322773d49
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

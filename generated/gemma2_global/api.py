@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  04df64cac7c67842
-#   text hash     44791f695ee08782
+#   content hash  4efda4587100520b
+#   text hash     a7aea72b22f17719
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c7d5c79212bb85d
-#   text hash     9df0eb8606c2ad2a
+#   content hash  f6c62a54a4a91904
+#   text hash     640fb6706e1daf5b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

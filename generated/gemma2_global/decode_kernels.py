@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  79205158c8cba14d
-#   text hash     8a3ac80e74e55df2
+#   content hash  b7ca361b0d96932c
+#   text hash     4cdac8d3e34903d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00add3ac998b24fc
-#   text hash     88549156c789523e
+#   content hash  dd01a4e7b43f1716
+#   text hash     852827db17187bc6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e8ebdde7af006a
-#   text hash     b46073dba88ba293
+#   content hash  a48abd96dc614e59
+#   text hash     11802321f80529c1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8cf8d08c688af035
-#   text hash     84cd44eea69149d2
+#   content hash  a321972054f54a79
+#   text hash     14aea02167c97479
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

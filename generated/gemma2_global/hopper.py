@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5341e1930fe3b450
-#   text hash     688e6c2a7f23c4d2
+#   content hash  3b1175e941643a95
+#   text hash     afb5bbbb46ad40c4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

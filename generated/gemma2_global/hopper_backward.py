@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a8a7af5bf51af073
-#   text hash     15bc0d2b3083c0e3
+#   content hash  852d895c2423d142
+#   text hash     e415550bec0463a8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

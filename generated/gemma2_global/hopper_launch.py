@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4073a15b9572b365
-#   text hash     a7c11abe02097a7a
+#   content hash  caddac185c4d92bd
+#   text hash     432c12bb7312b923
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  47ecad582395970f
-#   text hash     7d831a6fbcc6f810
+#   content hash  a225ce4ee3349fe1
+#   text hash     f2f4af038acf7c4d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

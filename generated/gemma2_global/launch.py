@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fa13c9b04284f871
-#   text hash     c5e00cf59188d1ee
+#   content hash  6309c5478cb7f320
+#   text hash     694bb4ee87beeb11
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

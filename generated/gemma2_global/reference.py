@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f9c4422191e22e7
-#   text hash     e15358ef3c0d15d6
+#   content hash  22438bf477ea2deb
+#   text hash     732bfdea36ffbd5d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

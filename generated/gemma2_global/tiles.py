@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c6a9b9cd418ce57
-#   text hash     cd480a24fe6fba9c
+#   content hash  d96caba1420451ba
+#   text hash     58a13282ce07ffd8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  124457206e613f22
-#   text hash     b31110d9d08ac6b6
+#   content hash  00a21ff62e418162
+#   text hash     4cd0e6fd0916b385
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

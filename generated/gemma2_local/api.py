@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce50342ebf856f4d
-#   text hash     8ceadb7eb06ae51f
+#   content hash  8eb48b0c02e04267
+#   text hash     7fee8410e96e18cd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

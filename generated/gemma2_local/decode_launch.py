@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c9fe98050a2715e
-#   text hash     fe69ceb00a3aaf06
+#   content hash  f4751d9e9edc0db5
+#   text hash     e943cf5049a28656
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  70be9126146a43c1
-#   text hash     1d3e40a524b94e6a
+#   content hash  fe018b5661f5c0b9
+#   text hash     95acf0d599b9582b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  06a104fd7bf4fa1b
-#   text hash     c858fa0ddd69a583
+#   content hash  3a2b3e72618f8902
+#   text hash     705ee2585cdf6a44
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

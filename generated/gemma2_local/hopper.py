@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5b24abb427d909ba
-#   text hash     3d331f83d9e374b1
+#   content hash  fec8f9711841c672
+#   text hash     35b0af5e9565ebba
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

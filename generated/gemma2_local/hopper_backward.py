@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3c9eb33aa594b74a
-#   text hash     43d156421e907718
+#   content hash  dc5b8a4be5654ba3
+#   text hash     b677cee56d76fe49
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c809e158bf6eca01
-#   text hash     aa83042b25965b84
+#   content hash  cba812859627bfb4
+#   text hash     94e7b108d4b60d2e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cea0383526e28170
-#   text hash     dd4f924129c37dce
+#   content hash  081440ed42be5fa6
+#   text hash     bdd0c182b8f7c8da
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

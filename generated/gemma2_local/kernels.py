@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1a8311a38aaabd2f
-#   text hash     0c32e87944551ed0
+#   content hash  bf33c3e90459161d
+#   text hash     3fedc2fa22ea6cd3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

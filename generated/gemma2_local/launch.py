@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8b0d390a5e051767
-#   text hash     310d6991c6a85ae2
+#   content hash  1beab674af7f150a
+#   text hash     a6083121ec2ade06
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

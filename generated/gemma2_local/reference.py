@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b89198826e7b563d
-#   text hash     0c25085056b4bb13
+#   content hash  242b06cc5010c513
+#   text hash     a457b4567e904d3f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

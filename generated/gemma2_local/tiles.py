@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  433130b450962bc9
-#   text hash     05d9dab2ce3733ed
+#   content hash  160b0597b9a2df9e
+#   text hash     5d3cfb89f0498cc6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

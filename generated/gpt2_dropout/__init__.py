@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c0c13717ff9b3be5
-#   text hash     9b2e2127e6a271eb
+#   content hash  7dfcc9879f280783
+#   text hash     24d70276ee03204c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  78118e3cc5a2a7bf
-#   text hash     8698eb2785568143
+#   content hash  8b9b6d7f93b68dc3
+#   text hash     3379f7040786dbc7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0658dac905cbbc3d
-#   text hash     9a58ce9e93a1979f
+#   content hash  f0fbf657d08b190e
+#   text hash     bc8cf1f9da205402
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71f781866de79ab5
-#   text hash     b99746322fee952c
+#   content hash  f8801db99bc76a1f
+#   text hash     15e78e206d6e534d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1f7eff40e42edb71
-#   text hash     fcb1d78beb98a5d5
+#   content hash  56b7377c7952a7b5
+#   text hash     629cf41f8903fdd6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

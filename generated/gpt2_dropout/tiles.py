@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  88d9e13bb59c67a7
-#   text hash     03b2b5adb7692d72
+#   content hash  424cf175553d5265
+#   text hash     2a54a6c9c0f923c4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

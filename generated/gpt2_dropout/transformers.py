@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  58b696beac00bdfe
-#   text hash     5e63a85acef249ab
+#   content hash  d850eff1561c4e3e
+#   text hash     855ffd12c465ebee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d1f18f4e32a2734e
-#   text hash     fcf803a7ed6d4545
+#   content hash  de75b1dfd20864e2
+#   text hash     d7bf1a63345a092e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

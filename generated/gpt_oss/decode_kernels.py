@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb3a2d79ace12c3e
-#   text hash     e9a9e227b6b8d732
+#   content hash  a9c0e2b3a0cf40cb
+#   text hash     64c442dd5f6d9e98
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  46935c707b976621
-#   text hash     c9a10b015242de2d
+#   content hash  55a5921aeaf5120f
+#   text hash     b1d01a919fbf455c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

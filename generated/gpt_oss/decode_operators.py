@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a6c57a01169dbfc8
-#   text hash     703c0cbdf9111ed5
+#   content hash  28c6ac8617e6741f
+#   text hash     bbfe872f9370f6e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

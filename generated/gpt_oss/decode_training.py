@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8429da2263dc1d7b
-#   text hash     e41684ad2c12ce2a
+#   content hash  b6509f07f2d75184
+#   text hash     f3403ef1361260f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

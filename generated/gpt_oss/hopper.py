@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0eb4cd8f87449028
-#   text hash     b9460b67d258429d
+#   content hash  75b73ca65780bfc1
+#   text hash     9d34403dc391d8a6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

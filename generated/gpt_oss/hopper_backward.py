@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6c67071fd0e4cf6a
-#   text hash     187487e3a7768154
+#   content hash  94b24d71dd861e5f
+#   text hash     6b3acfe57c2406e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

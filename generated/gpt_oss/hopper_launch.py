@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  123df328a9bb9c11
-#   text hash     8121ec7be2ee7005
+#   content hash  dc091464d9229cda
+#   text hash     cc3804d5632184b7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a48b9cbb55f93e42
-#   text hash     84183c8047d420b2
+#   content hash  7bc37c8b244eb478
+#   text hash     b394b33dc9b4d2e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

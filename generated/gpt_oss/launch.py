@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e19d04713b7773ca
-#   text hash     f512cde3fa8e5947
+#   content hash  cb523b26aa36f1af
+#   text hash     93bacbc1a291c244
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

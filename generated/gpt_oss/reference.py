@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  32f9e2dcd6d068c1
-#   text hash     5dec5eec2f28ed3a
+#   content hash  55e7da00af0106a4
+#   text hash     676296c34576ae7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  66711d3124540cf3
-#   text hash     9454c6c04f1ee3d0
+#   content hash  c32f30a485845728
+#   text hash     fe72aa89943c8e2d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  52abbe6b00dfcb5a
-#   text hash     ce18fad5dc2d3ab5
+#   content hash  975c5b01212fc0b5
+#   text hash     a81689d0709dc36a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c335e457a1107f31
-#   text hash     a100866561d82f0e
+#   content hash  ae0ee384a74ffbe4
+#   text hash     6f809028a6ac6e20
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

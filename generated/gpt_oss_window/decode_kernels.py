@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  23951601a2d37fe1
-#   text hash     c71265d96698a186
+#   content hash  4d0927f6ad129ab9
+#   text hash     570efaa6a761b53a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6d84749c2a50fbf6
-#   text hash     6391906524777626
+#   content hash  ff84f70f2b713a98
+#   text hash     b318ffb868e6b1cb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  782f343e5563324a
-#   text hash     2fcaa98abc79d0b7
+#   content hash  0eb33ebbd4f994a4
+#   text hash     92eba746384d5d40
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

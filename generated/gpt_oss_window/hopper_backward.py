@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b5caf4a2dd38b497
-#   text hash     b060f3d702b44ad4
+#   content hash  a6f29fd6b20574b4
+#   text hash     3240ffd7815db3df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dc398cdaa83ba6a3
-#   text hash     57c3201f7c4bb33e
+#   content hash  318274f5dba4b4ac
+#   text hash     ec265721b77f16f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

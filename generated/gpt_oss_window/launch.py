@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18e1f82c7fbfaae9
-#   text hash     71eb3d8293d520bb
+#   content hash  4f0404d0d561759f
+#   text hash     7389afa9e24fcdd5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  214adf14940a236c
-#   text hash     45276cc1fb7a30ac
+#   content hash  248acddcb992a546
+#   text hash     b51ab7ccc2c5cf83
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

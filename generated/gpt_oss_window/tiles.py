@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fcf0e7845507ef5
-#   text hash     4a953ca2925f2fac
+#   content hash  068f06e16524571e
+#   text hash     3510b74767fa97b0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55d84debd1ed42b7
-#   text hash     cd8c1c2a68ae7530
+#   content hash  16111ab86b6c3891
+#   text hash     f79e580bdfe7961f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

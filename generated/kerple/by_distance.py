@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e7f1e3a934d355b0
-#   text hash     19ab63d28b64bdd5
+#   content hash  c9e49be9bca21744
+#   text hash     66a9a59fa72b7347
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

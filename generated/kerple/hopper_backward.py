@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b39e0a46af8cf02
-#   text hash     ee0da0dfd9db852d
+#   content hash  3125362d9dc6a85e
+#   text hash     342554dcb23914fd
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e3fb272c394d4fd
-#   text hash     43464fd9d64d149c
+#   content hash  485a17c49b6feff3
+#   text hash     16aa87aef0a31051
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

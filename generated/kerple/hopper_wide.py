@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5504b6fc5518d8ce
-#   text hash     f39134ae96233ff9
+#   content hash  06be1594f67c2a1c
+#   text hash     d2e708542a5b2239
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bbe419ca87e58ea6
-#   text hash     f661d81bd4f38c60
+#   content hash  ef9c4db24744289a
+#   text hash     e5068a3259aaee1b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  11fcc21351a52e52
-#   text hash     eb8d7fd480ac2e64
+#   content hash  c893026fdb362c87
+#   text hash     b884c266646621c5
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  71ab72acde608523
-#   text hash     8d753372276a556e
+#   content hash  d70642a8e615d5b8
+#   text hash     4cc9afc34035b956
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

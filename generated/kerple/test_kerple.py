@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  caa2d77d0fdca1fc
-#   text hash     f7d31a179ad3faea
+#   content hash  7ffbefada994c68a
+#   text hash     9424a9f4893caf9f
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ee67197c4998ba5
-#   text hash     597025643825c63c
+#   content hash  6a1cd72c3ec95425
+#   text hash     0237ce3ac0ae2a26
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d16cbe6c0a766d63
-#   text hash     4f72cfc312e0b7c4
+#   content hash  bbe9a3ce9279abb6
+#   text hash     bcd33a8edb9102aa
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5ed1d2a963e5a139
-#   text hash     f3e8dea660ae8639
+#   content hash  775d6f60da14c16a
+#   text hash     05f99eeec34e4c0a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

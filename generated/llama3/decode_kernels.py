@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c1164ca70ddfda19
-#   text hash     81217067e27e4076
+#   content hash  5a1e5d2a83730b0f
+#   text hash     1936dbc537719313
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  762523d75550d652
-#   text hash     7e11d69ee242e946
+#   content hash  25bf15aae5c9c496
+#   text hash     0528ac09f9d63b2a
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5cf97b50b3b61f4f
-#   text hash     fcbcabe9e8b9c221
+#   content hash  3efe6338337fd356
+#   text hash     bfca4f90cea7984c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  09f2a99576d4c34a
-#   text hash     62f79c4ba0754b72
+#   content hash  3564022b6fb36700
+#   text hash     997cd58d454afbe9
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

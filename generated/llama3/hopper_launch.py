@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  890e633694bb1bf9
-#   text hash     8887bd99676d9d6d
+#   content hash  a5c5986fd2787465
+#   text hash     83378c14915209e3
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

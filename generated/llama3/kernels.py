@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d55faec0deeefa9b
-#   text hash     3e64eead0b38c989
+#   content hash  b73226d4fc670091
+#   text hash     0e1fcf6c60a3fe5a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

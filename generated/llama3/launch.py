@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  55a78e32538d27db
-#   text hash     f31b106f6b3745ba
+#   content hash  1bd220728e15e009
+#   text hash     cfc1cde929713e32
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1481c5b025a3ab09
-#   text hash     a2f1dc2c474e179c
+#   content hash  6f60bea0107349e1
+#   text hash     201f0426b3c66c88
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

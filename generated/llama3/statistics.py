@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0db6f2ea322d3f20
-#   text hash     3dcab03c938dbc07
+#   content hash  a525de4d44749f5b
+#   text hash     2164e04da11a5ab9
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

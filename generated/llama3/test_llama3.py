@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  54faf23e8a67c00a
-#   text hash     82455cc7c64e45d3
+#   content hash  8c6350cea4bfe7c4
+#   text hash     ac3732bac1f35b9e
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

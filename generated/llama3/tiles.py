@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8b759444f65ee22
-#   text hash     2c77d98087ae3507
+#   content hash  0877350f80df9c44
+#   text hash     a5a490f7cba4341a
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

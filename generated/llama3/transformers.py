@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4bbaa26d8317d0df
-#   text hash     996e0184e026b2ce
+#   content hash  f71665e5c527a61d
+#   text hash     1a7cec79993b985c
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0491343c3758201
-#   text hash     3ab67facb91b27ab
+#   content hash  1e55bff4b26cf86e
+#   text hash     b4f23960f64b6a25
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

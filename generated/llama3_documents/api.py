@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  51a59d5ee5cb0ef6
-#   text hash     ee657ebc2bbd65e7
+#   content hash  ba7e9398e8e9610b
+#   text hash     f409757c304ab45c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

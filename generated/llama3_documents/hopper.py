@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  87d88c9d136d0d4e
-#   text hash     48fd7d8cdfb21db5
+#   content hash  256e08cfea7f5574
+#   text hash     ee7313a5f4301240
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

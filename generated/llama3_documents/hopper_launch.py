@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2871dccc4aa4d693
-#   text hash     7d4c96b3fa947139
+#   content hash  ba0882c2894bb254
+#   text hash     6ff7df6024465973
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c29d66a51d869dc2
-#   text hash     1007000041d9a465
+#   content hash  7b2a88c41bea3f6d
+#   text hash     b1e988303d52dfaa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  374183680a29529f
-#   text hash     f271013d0719bd2d
+#   content hash  4cbd3095bf4b9d38
+#   text hash     bbae9133ea0f78f1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e829d5c0fe31419d
-#   text hash     d59bd41b72cc294c
+#   content hash  c48d68ad8bf53015
+#   text hash     e3a291bb85230c6a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

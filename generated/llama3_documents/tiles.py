@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2075f0b9f0be998d
-#   text hash     1c3d1f73005a52e3
+#   content hash  b1902953db71e0cd
+#   text hash     d5f229505d09a262
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

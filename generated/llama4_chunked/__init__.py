@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e1c7e9e638da5d8f
-#   text hash     e3f990f1e96c9e12
+#   content hash  7d8c775ec1fd0969
+#   text hash     176e73915d09b3a7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  789b3f67f68705ee
-#   text hash     6c8f0fe4d1a4d9b8
+#   content hash  fcfde04d0e774052
+#   text hash     12a3ec1a36eced16
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

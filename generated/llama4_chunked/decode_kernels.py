@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6eb156a0e0ab9288
-#   text hash     038c0c9b7d7a3834
+#   content hash  b16ecb78c06b7385
+#   text hash     81ee214669e39506
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

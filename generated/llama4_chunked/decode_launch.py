@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  48e007813d4251ba
-#   text hash     432dea84203ee53c
+#   content hash  a4c135001e19de3e
+#   text hash     398eb079042bf9e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8ba6eaa92962274
-#   text hash     12078c7341e34b0d
+#   content hash  56aa3c28c8112df8
+#   text hash     68dc65cf0c4d390e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c963f7059375b0dd
-#   text hash     bf5b3d71cf413a70
+#   content hash  3ff356452c905065
+#   text hash     b6a122c9055eb26a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

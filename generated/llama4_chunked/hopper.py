@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d87f17b1135a815a
-#   text hash     3ed4b11c459829c2
+#   content hash  12148aa1348c26f3
+#   text hash     e9625c125c8bd1dd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  91bedbaaba6aad8c
-#   text hash     5c23fdaaab7e0c89
+#   content hash  d57388e66b4f5e64
+#   text hash     927874cd0d7a38e1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

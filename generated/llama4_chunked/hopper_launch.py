@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8a180ef97ba2c4e6
-#   text hash     31fe160307a9e1da
+#   content hash  f1f43970b41ecb9a
+#   text hash     b1bf44c8feb8ba29
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

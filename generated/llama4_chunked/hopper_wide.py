@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6d50d484a7bb19a3
-#   text hash     353153901971f159
+#   content hash  449c20ca532d8118
+#   text hash     ec194ea1fe0de2c1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2619f28405cea0e5
-#   text hash     a9f83e835d3654d9
+#   content hash  4a7f4affdc3749ff
+#   text hash     81bf183f6265564c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fb5f4b3e96340772
-#   text hash     1c2197e4471a3ee6
+#   content hash  4d4476dc4c53f400
+#   text hash     ccefe0ae4ebd0cf2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

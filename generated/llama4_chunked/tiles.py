@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  59fb4726c6616e84
-#   text hash     5cdfc403c0361180
+#   content hash  17c145af6c479395
+#   text hash     4964b8c2a4c8ea9d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c480a11b5389f7a
-#   text hash     e79768c1007e69c1
+#   content hash  cfdd1b1441730e66
+#   text hash     83872892130718a8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8e918b46a8f404c6
-#   text hash     8ceee4996a8b5e56
+#   content hash  27d6b5ac075d14d0
+#   text hash     01b2e58410c79a0d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

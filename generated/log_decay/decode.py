@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ecb23440e9dd8a31
-#   text hash     1499556f852f0bc7
+#   content hash  93a04f348b74bb0a
+#   text hash     f462690af6c5f19b
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

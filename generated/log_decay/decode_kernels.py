@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  43cbc314dae4cfc0
-#   text hash     17bce51a2c872cd5
+#   content hash  bfff9e85bd1a6a28
+#   text hash     3966c5baaf2437c9
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  186c343eab59bb33
-#   text hash     7b32b2d084bed956
+#   content hash  ef167b7359539aed
+#   text hash     508dc973257a1ee7
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

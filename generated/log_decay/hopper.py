@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9043e6816b2843db
-#   text hash     91cbed7671136df8
+#   content hash  c35f5b33fd0c706d
+#   text hash     d280db5683e5899c
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

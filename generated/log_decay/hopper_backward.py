@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  514b6477e2e17339
-#   text hash     2b7711d7506f5ead
+#   content hash  31aba436bfe6b3e0
+#   text hash     8ce68b7fa66330b3
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  603a3a42e6d055df
-#   text hash     7aa09916d2c6fd02
+#   content hash  522943fa3ae3d35a
+#   text hash     dbce821725958f65
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

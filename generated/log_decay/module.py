@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  26aa06041c20cb0f
-#   text hash     0f03af565b308747
+#   content hash  4d84f5665af057c2
+#   text hash     014004fce842d293
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

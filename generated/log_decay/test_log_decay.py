@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f57537a7dc9ec2e0
-#   text hash     4f6db77db44fe472
+#   content hash  4cd81353a428b968
+#   text hash     c08405c971efffdb
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

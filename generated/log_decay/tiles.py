@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0801156cb2e3cbe2
-#   text hash     7d8ad43e7fd2c50e
+#   content hash  89570a885afed526
+#   text hash     a8f725dcf7bac93b
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d74ca87f1763c722
-#   text hash     09212de74ba743c4
+#   content hash  acce441e3bfcb067
+#   text hash     b1fa58226c676e73
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

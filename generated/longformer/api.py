@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e0ea3ba0831dc38b
-#   text hash     c18d9f0398cc4f0b
+#   content hash  807f548712fae3d9
+#   text hash     d24963ad3a72eb72
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

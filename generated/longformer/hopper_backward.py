@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8885746cfe5a701d
-#   text hash     64c766c1a7ff9cb9
+#   content hash  4bcf7075dd99957e
+#   text hash     cab53398291e9bb5
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

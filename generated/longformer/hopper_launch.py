@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50e7c1948f32a8d0
-#   text hash     fa0e396e0472e872
+#   content hash  83ce7e86d289e92a
+#   text hash     3ee31c742ab593bf
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b4f10f3da998e433
-#   text hash     d147afdc2dfae1e9
+#   content hash  c4bc202007462d77
+#   text hash     feee9c3ac2d20910
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b108d9d65e100f3d
-#   text hash     1b4710840ac5edb9
+#   content hash  a64b5ba943ea31f0
+#   text hash     621c50d621f55ceb
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

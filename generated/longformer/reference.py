@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  548342543c9a64af
-#   text hash     c9b0f7c651f00ed1
+#   content hash  2c0b7aede73d4b21
+#   text hash     09f0a7996f28944f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

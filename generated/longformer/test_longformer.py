@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  815b9b931bcf9664
-#   text hash     d0891edc281721ff
+#   content hash  d3e10463a19dc227
+#   text hash     7fb05d3ab1091c67
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2f307a05e71cdd1
-#   text hash     3a774a1efce202f5
+#   content hash  245caad5155afbf7
+#   text hash     5e1391196f2f004d
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

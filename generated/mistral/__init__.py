@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6d31b5dedd456d0a
-#   text hash     e4c243969bbf737a
+#   content hash  73ad08f46abe0ba9
+#   text hash     e6d5a5ea5b1ea718
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

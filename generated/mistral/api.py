@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  35c89480c7e09364
-#   text hash     75ffd0b6caa4b878
+#   content hash  2473f24272a3c343
+#   text hash     48067b543ff26fab
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

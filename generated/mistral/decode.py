@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6d773fa493168d64
-#   text hash     391818c20b46f2be
+#   content hash  8c8b7642ee6ad0da
+#   text hash     29623923c7a50e8a
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  19edeec6fa5a1240
-#   text hash     615667112bde1512
+#   content hash  e3fc59dad1ad2576
+#   text hash     8bf55933fa2f12e8
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f5f0cf985165e18
-#   text hash     6e535ddda8c4e152
+#   content hash  077c31366c8cf128
+#   text hash     057878235003abd8
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

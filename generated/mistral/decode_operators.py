@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e61e9451722a5b43
-#   text hash     50e4c4494d5a5bfa
+#   content hash  acc64882ca0db11b
+#   text hash     40fc82551dbf6ba4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eac079ca7ff1097a
-#   text hash     c73979ed2cf8aa20
+#   content hash  858376d86b12badd
+#   text hash     98f510635f60fcf8
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

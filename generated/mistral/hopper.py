@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55dd87c3b8b77e30
-#   text hash     792127b333e123cb
+#   content hash  0c8fb7e35e28a84b
+#   text hash     4194a68fbdb6794f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6bf484e5a1906138
-#   text hash     0ba2274d4cf2cba3
+#   content hash  96274a061b17b24f
+#   text hash     55b2b622c57ded8a
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ca772215b1f44c6
-#   text hash     6c610d9bd185d6ef
+#   content hash  3bde69ec04b351d9
+#   text hash     7602f44324e89ead
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

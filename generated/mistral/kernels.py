@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cf172f4139671d88
-#   text hash     9ac3771b090ec58f
+#   content hash  6eb4d0bb7a73837d
+#   text hash     10bb98f7c9920fa9
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3ae0df43f42421ab
-#   text hash     2d5d4c346f482ed7
+#   content hash  1c4841025f341a03
+#   text hash     7e0376b4dbf026a9
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

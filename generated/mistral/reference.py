@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1fb499b6cb434f19
-#   text hash     73e39d2816d4edf5
+#   content hash  45279bf2050f989d
+#   text hash     30c4aaa40a036d3f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

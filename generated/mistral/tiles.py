@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5de446ccfd321f6d
-#   text hash     cbfab18f4419a636
+#   content hash  eed9d66cefa1798a
+#   text hash     ef07eb0b4bf1d10b
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7d455955c7e27d6
-#   text hash     95e7b131e137d496
+#   content hash  ba01581ec7a39bda
+#   text hash     0acc7ceabed22ae1
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e881f88dc53dc4d
-#   text hash     a670af32f82743a5
+#   content hash  14b3280d056d0372
+#   text hash     60308b6f88c2d441
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

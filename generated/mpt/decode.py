@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5ac302d1b54e985d
-#   text hash     93c37610dde5788c
+#   content hash  a2d5cd50b3c4b670
+#   text hash     7c63cecc22591b36
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

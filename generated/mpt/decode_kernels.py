@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  86c4f891036f5ee0
-#   text hash     8d2d5fd532f37bc6
+#   content hash  eea537fc5a25af79
+#   text hash     b61e9b2e58ac6e0f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0f89b0d9db960bc
-#   text hash     f3e21b3382bf899d
+#   content hash  fa664a29116e8963
+#   text hash     2d81794837e1fb01
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  053c552cb5fa8b30
-#   text hash     a16031f6b016cb54
+#   content hash  16d4d6b929838db0
+#   text hash     6f4dc213aab2135c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  14913b88e4cd9ec7
-#   text hash     50f3a674e5bc2b48
+#   content hash  0c9001ed1b8fef44
+#   text hash     6055d5f7b584f0c1
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

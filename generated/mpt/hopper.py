@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3e453d8fd33123e8
-#   text hash     cee1cbddcf2cd31e
+#   content hash  551d33f925c767df
+#   text hash     cf228d9db24ba24a
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5bc553b2d274cbcf
-#   text hash     e3c67170ac55861e
+#   content hash  ffa625ae1ca6a3ea
+#   text hash     40beb805df171483
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

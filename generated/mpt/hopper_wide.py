@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  258c89a1b601b25c
-#   text hash     f50c74038dd13db9
+#   content hash  8494e9f5610c1a06
+#   text hash     2beaafc2189d8072
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

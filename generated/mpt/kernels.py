@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  20576686364c5a24
-#   text hash     4427d6728cd16a28
+#   content hash  e27e8ea1c76e0dd0
+#   text hash     e19d4c54802dc66a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef8070630d725f29
-#   text hash     4461852d8d09d99c
+#   content hash  6555821b36903df3
+#   text hash     cdb167b52991bbb2
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6cfe00a0b43dae8b
-#   text hash     31114fc8fd3a249b
+#   content hash  d17f8b83814e8cf9
+#   text hash     c27d836df2d63a62
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  60cf59362c859c52
-#   text hash     cf3638a074a4da4f
+#   content hash  ce570ce8a245676b
+#   text hash     1e7ce964c0cb1b5a
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

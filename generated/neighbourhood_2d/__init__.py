@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  686cb864b4c12b6b
-#   text hash     98eb2be0b1fdf49b
+#   content hash  49702d4955b7330b
+#   text hash     7b01ea6d63682dcd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

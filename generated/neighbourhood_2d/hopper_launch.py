@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  022ab0bc81afb3a8
-#   text hash     eada03742c55376e
+#   content hash  de2b91012152a5c2
+#   text hash     717cdeb48b0be5d7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e10ed38737fccffc
-#   text hash     15735d6d36e07d31
+#   content hash  1e76efe1cd04641a
+#   text hash     eb109e67a8947c83
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4c3e73b8c1c310db
-#   text hash     64d1dc49be61befc
+#   content hash  5244ec93d85c7fe9
+#   text hash     62b444cfa9e47f66
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5a2d1c865f533860
-#   text hash     bed847662602f0be
+#   content hash  0723392835d60c2e
+#   text hash     68d51e2b0d4c9186
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

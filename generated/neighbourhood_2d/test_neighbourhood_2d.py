@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  557323e9b64fb9df
-#   text hash     35cc56a30ef796b8
+#   content hash  b271fc671b8e3d4f
+#   text hash     7d62d77cd1b3a3bd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

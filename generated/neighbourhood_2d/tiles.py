@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32ce9b5160e78b48
-#   text hash     5add0366a1288fb9
+#   content hash  2966fa9d14c32969
+#   text hash     5b0322ebbf08b1af
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

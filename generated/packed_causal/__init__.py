@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b3c06ec6326c7d76
-#   text hash     b2834be3787ea14b
+#   content hash  741bb99a9d1bb92a
+#   text hash     4b5142a7bcbc8c79
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

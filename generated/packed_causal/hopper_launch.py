@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef5dcfbafb1ceaa5
-#   text hash     b98fbbaf2c77ec53
+#   content hash  4087b466300a7918
+#   text hash     17c2fea7c0e9d641
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

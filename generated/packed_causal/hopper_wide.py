@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  86a83bd8b5943090
-#   text hash     e4bc24c242199e8c
+#   content hash  d377ea383dbef7da
+#   text hash     08e73f3fb9c13a4f
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3dcd86bf3859f17
-#   text hash     42d57047a4f5fa17
+#   content hash  787768b117f43966
+#   text hash     f7bfc56dc0d4f0f0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

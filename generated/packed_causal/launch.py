@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4edfaba12c0601d5
-#   text hash     6c6777a51e208523
+#   content hash  11329b5c8ee068e9
+#   text hash     bfdb2c172e186ed5
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

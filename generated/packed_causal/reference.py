@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8f4c3a1aa0718cdb
-#   text hash     2c5f4044673b739a
+#   content hash  27b41732cad4298a
+#   text hash     35936aca1f0d42bd
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14b68a3dfbfeb963
-#   text hash     3d85b027abe20733
+#   content hash  90fc339d7c2416c5
+#   text hash     8762f3105a3bb15d
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d895f2136bb0a9c5
-#   text hash     cd01c8a360e34dd7
+#   content hash  b4c6d0e3e57f73a3
+#   text hash     2ce246fd606545de
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  20997a6b868214eb
-#   text hash     4953d85cf96c6acd
+#   content hash  df8f5e7b87bdd5f7
+#   text hash     4cd8ee67c82b318a
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

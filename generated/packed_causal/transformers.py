@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4ebda0de6784f399
-#   text hash     e2c1053b768bad59
+#   content hash  ff771d07eff43d05
+#   text hash     bdd122d446c85cf2
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  64135492849bf8f4
-#   text hash     142b27ef784a311f
+#   content hash  ebc89b1041b115e0
+#   text hash     e7df5770430afa2c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c5a78b9ac56647f
-#   text hash     c476f3542418ecc4
+#   content hash  c040c503e0a58fc8
+#   text hash     01281f51356347ac
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

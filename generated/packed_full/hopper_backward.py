@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e9fe555734c8c00
-#   text hash     830dfddf21ab1f6e
+#   content hash  f9fa93d74dd7ce79
+#   text hash     76b77015c97645bd
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

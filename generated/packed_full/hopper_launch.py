@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6b30f84913c2658
-#   text hash     2b79f52d14d5ebd4
+#   content hash  b5b04670e4f73627
+#   text hash     403c10da9fd57e78
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

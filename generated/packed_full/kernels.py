@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  650f9c7397da312e
-#   text hash     598386ab13773cd2
+#   content hash  cd54406d63a8a388
+#   text hash     32b2fac01677feb4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

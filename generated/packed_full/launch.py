@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e66a511c6b854139
-#   text hash     4c6f413f9ebfbb1e
+#   content hash  9f82addf1e318a26
+#   text hash     26911e4904ad835e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

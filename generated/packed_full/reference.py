@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb356cbe7d1e0de2
-#   text hash     25b5d330ee0b152d
+#   content hash  80db16a81afe60c3
+#   text hash     70909273b1dd6c54
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0890c88b0d402392
-#   text hash     9ebff700754a8ea6
+#   content hash  ccf01c9365620952
+#   text hash     5226ddeec944ec77
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4dab9c6ac2311117
-#   text hash     2f07048b999167ae
+#   content hash  a4d08d59435e3dba
+#   text hash     6c15f2ef77aa0366
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cabf5d9ac9a43541
-#   text hash     cda2bf556e2f00bf
+#   content hash  cff4b20beed36245
+#   text hash     aac81e7444dbfd2d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

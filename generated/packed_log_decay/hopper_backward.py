@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c13e65a81d986efa
-#   text hash     d9839519b925d31a
+#   content hash  fb08ef42a9cb632d
+#   text hash     d0af55186c4da6c8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

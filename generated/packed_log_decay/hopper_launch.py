@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  24a43c2aebd152a0
-#   text hash     495fbfddffc0197a
+#   content hash  e7a3322cbb476b75
+#   text hash     68ff81afb79337ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0e5e193c75f755d2
-#   text hash     6b4a67d30caae0fd
+#   content hash  512f2829d92797ce
+#   text hash     7a325072a86ed7c9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

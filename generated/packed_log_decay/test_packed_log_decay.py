@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0230d2dbae50cbfd
-#   text hash     22dfa8e5d824bce4
+#   content hash  eb549a14df290d4e
+#   text hash     f4bc3a460b88c8df
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eb0029f3997ffc20
-#   text hash     471294f90654b5c6
+#   content hash  dd99abed42844832
+#   text hash     cad1da38c860e63f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

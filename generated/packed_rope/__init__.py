@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  901a0e24c1c8abfe
-#   text hash     9f42fcbd56afb18b
+#   content hash  7bb7ff931cdcbc9a
+#   text hash     85210637dd503c3e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

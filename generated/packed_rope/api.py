@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9d9e5afa738f3af9
-#   text hash     7640e41a159ce39f
+#   content hash  5e9bf082d2c42c4e
+#   text hash     18025dd324df30c7
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

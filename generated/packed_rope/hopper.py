@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4987907dcb068635
-#   text hash     41c7e25dea84fd5a
+#   content hash  e66e0d9f3a945d6d
+#   text hash     4dbd7ff77d9826d5
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

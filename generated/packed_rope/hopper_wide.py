@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e057d2e0ed03000a
-#   text hash     c17a9bf85074c800
+#   content hash  3a122681cd3226be
+#   text hash     44abc08e9e53fdba
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a4da99e1170c43a8
-#   text hash     9fc452d9fa59c81e
+#   content hash  dfcb19a7a56977d9
+#   text hash     0462862f36cfb197
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  59f9a32daf2feed5
-#   text hash     aba2978d735f0b89
+#   content hash  69ee5a811a54f7fb
+#   text hash     182587a00186d270
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

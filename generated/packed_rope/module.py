@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0d0e484641fc3604
-#   text hash     b6a1d60801eeb7f0
+#   content hash  8d985f478d513958
+#   text hash     f3c053f15c874a17
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

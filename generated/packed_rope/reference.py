@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c3581d910796595e
-#   text hash     20c9828ef621ba4a
+#   content hash  50fa37e64fab5e05
+#   text hash     c075a4393961e5e3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

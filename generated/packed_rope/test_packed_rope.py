@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  560e51b0c7167159
-#   text hash     7d3c233829d2c684
+#   content hash  1bc4e6804cd04dc0
+#   text hash     244073ba6455c100
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  60365f2c8ceee185
-#   text hash     5dd7912e4665feb2
+#   content hash  15ec41cdb219aa50
+#   text hash     ce417d49d2f18107
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

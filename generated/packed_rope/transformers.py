@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a8799be4ea68c5c9
-#   text hash     18192ef206365239
+#   content hash  95bbb2e2604861ef
+#   text hash     f9386efc443c34bc
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a8add71e16d882fc
-#   text hash     56fa9c48a2b5b8b9
+#   content hash  c018ca506ec8956a
+#   text hash     a5f9058c64365691
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

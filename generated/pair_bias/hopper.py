@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6605dc67436e6a7b
-#   text hash     414f892b455edd57
+#   content hash  b8c61557a2bc2faa
+#   text hash     b60507af6472a9c8
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8a25033c04e9f891
-#   text hash     0028f7b099075956
+#   content hash  62b67663f1aab980
+#   text hash     3f58e44ec10a69f8
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9e9b83f3f2850657
-#   text hash     99a24c05506d7165
+#   content hash  2f9a871624d3f370
+#   text hash     87ee6ef5fe9aa7b2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5205459e73efc78b
-#   text hash     43f48ded58da3fca
+#   content hash  d80d76844f763e50
+#   text hash     413310cbad67fe8a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

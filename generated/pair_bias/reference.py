@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5b52e2e88b50f017
-#   text hash     e4513666ca361598
+#   content hash  f8c7735ac94c64f2
+#   text hash     efd4fc8b2a833eca
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7e9f327e9df054b2
-#   text hash     380ab8f6d19dd7ac
+#   content hash  8282f3379aac0e3b
+#   text hash     13d5d955a617ab45
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

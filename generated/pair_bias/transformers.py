@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3cd6edb713cb0652
-#   text hash     36a7a8c12323ca0d
+#   content hash  e0732d33be63d7e3
+#   text hash     9cd3730d95295f81
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  530996c955f45088
-#   text hash     e580a2bc5ea540f5
+#   content hash  4182c2b1f4f32918
+#   text hash     5ac9f4f48f91f7ac
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  54af9fbd0e241b44
-#   text hash     fe62b794074d843f
+#   content hash  e01ddf6ce0b11d5b
+#   text hash     667cffbc21c22fdc
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a2a1abc24b855ab
-#   text hash     73ffac3cca8ac8d7
+#   content hash  ab864f25ec19b4b0
+#   text hash     7d4d3bf71203d108
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

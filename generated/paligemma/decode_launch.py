@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4dec91586958cd5e
-#   text hash     06ac8049376ecb6c
+#   content hash  ecf7b0b01b552da3
+#   text hash     1ac0db897aa3336e
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

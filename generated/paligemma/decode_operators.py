@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  161cbc2ba784f7be
-#   text hash     67058c8d69ec673e
+#   content hash  746b42c49d347d22
+#   text hash     b6452890f3565e9d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6e1322dc370a5dbf
-#   text hash     af938b091faea570
+#   content hash  bdf3ef31546b30be
+#   text hash     36401953fe8316d1
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b68a44f25c7d2042
-#   text hash     ead88d7167941fdf
+#   content hash  96c9bca7677751b3
+#   text hash     0c3973d2921f758f
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

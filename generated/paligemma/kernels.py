@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  af5aca31e4e5d783
-#   text hash     d0e9b88beeeff801
+#   content hash  6f18d34ce1f91426
+#   text hash     38cd1d39196ede12
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e87793a3c56cb73c
-#   text hash     b595fe75e8f882a3
+#   content hash  81b227b501b4c7e6
+#   text hash     6f2bb9ea565719cd
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3498fec28a26542a
-#   text hash     522d600a7c59e015
+#   content hash  0ab22bc12ff93076
+#   text hash     64ebd1699895db55
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  790f357a0c4c015f
-#   text hash     d751483be0ed3ac0
+#   content hash  4cfdc11e73a71163
+#   text hash     6ffe94b6e76a4998
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

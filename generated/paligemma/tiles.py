@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c7ec818bb121f2a
-#   text hash     8f691a1a968a81ce
+#   content hash  eb68123d7da950a6
+#   text hash     88f4a886bda778ab
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

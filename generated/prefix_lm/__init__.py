@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  690af13bb58d87d2
-#   text hash     865799dcfc88d64c
+#   content hash  a445c0415f789210
+#   text hash     8b76fdff9ace14a4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c5883be3ed129ded
-#   text hash     88e714153d9d161b
+#   content hash  a3fa0b58d8c2d809
+#   text hash     7a3cad2c865bedd7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

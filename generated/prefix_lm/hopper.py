@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  79ce90a04fe8c3f9
-#   text hash     973ada7387ae4ecb
+#   content hash  9148f8bb04e43b0b
+#   text hash     98ff609efb658947
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

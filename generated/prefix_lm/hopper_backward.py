@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c80d8067cbd04634
-#   text hash     fbdb0ac9c007f90a
+#   content hash  a44ee0a21415d886
+#   text hash     9514d89d5f603b72
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

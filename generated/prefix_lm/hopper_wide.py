@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eeaba8cf7aefac0c
-#   text hash     12b3f7ffbaa6f1a7
+#   content hash  7954bf4f00430017
+#   text hash     26789fe0605060c6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

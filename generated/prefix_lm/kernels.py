@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  895844bc54cb77cd
-#   text hash     9bf22e2bd6225675
+#   content hash  b649aa95507733ef
+#   text hash     ea198334542aec3c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

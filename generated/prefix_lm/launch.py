@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  271bfadbcfdd2114
-#   text hash     266f68c737246778
+#   content hash  6e68b506cfe8286a
+#   text hash     0c2784e8c5d225f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

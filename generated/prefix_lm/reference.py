@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d1628ecbd931aa53
-#   text hash     87b66565eb204368
+#   content hash  ae5abfa7102cb5fa
+#   text hash     5d5146c4d106278a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f2d2ad75ab0ab1a4
-#   text hash     02860efb76a68882
+#   content hash  c6941a7a62422816
+#   text hash     fe1f87ae20df819a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

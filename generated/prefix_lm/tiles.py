@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7fd111a828502605
-#   text hash     8e68867be7ba55ef
+#   content hash  4be009d242c12c7c
+#   text hash     c59e6ead638e83ff
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

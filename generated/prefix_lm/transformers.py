@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  84604e877b2a1e31
-#   text hash     51beaf326e29e8c8
+#   content hash  b04f5a3985e89178
+#   text hash     b6af64c0f00989c7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fdfe23da7135253d
-#   text hash     aa6b139c9745fff9
+#   content hash  66e6581606a3455a
+#   text hash     9a59a0debc7ee96d
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

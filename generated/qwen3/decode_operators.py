@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5867329e08ffa02d
-#   text hash     f067d0342df8685e
+#   content hash  ad792b97d7960112
+#   text hash     b16e0262f0a6276c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b47782f2cafdd085
-#   text hash     b3a4474eed626712
+#   content hash  c446c368cabdb7c3
+#   text hash     53f193ce88c0e427
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

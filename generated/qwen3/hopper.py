@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  53594967bfe18f1e
-#   text hash     562881a2c0e42beb
+#   content hash  18ab3ed7a7af97cb
+#   text hash     cc9612872598944f
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

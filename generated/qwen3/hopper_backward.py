@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  85351fd06deac2c4
-#   text hash     082500bc483f5e1a
+#   content hash  1b7c98708177599d
+#   text hash     3a112dc3beccf3c0
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a79508a30551829f
-#   text hash     ce53fe766ec32e66
+#   content hash  47d1b21eb85825bd
+#   text hash     a07881392f79ddb8
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d5c57f840dd3f8f6
-#   text hash     a28fc614f78e13eb
+#   content hash  33c1ca99110aee0a
+#   text hash     1b6f00d172499d9a
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

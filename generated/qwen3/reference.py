@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5418b5d4b9bce501
-#   text hash     3834750a3c505c21
+#   content hash  78fe60813a73ad5c
+#   text hash     cf50d0527e48e211
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

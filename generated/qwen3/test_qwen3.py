@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  15f322f7b8808a32
-#   text hash     89e84dec7f22c908
+#   content hash  f3885ceeb85f82cd
+#   text hash     0e05d4bdd3890001
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  64804fd0d1465b76
-#   text hash     bf9fc8dcb6122d2c
+#   content hash  153e47b2def1ad78
+#   text hash     6d94e79b79e48b05
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

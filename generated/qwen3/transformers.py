@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  74f3f09314c17046
-#   text hash     244c2ae6177312d6
+#   content hash  7a540a884737f03d
+#   text hash     18827a6e9139a476
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

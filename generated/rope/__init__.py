@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6348f2b3ca66d9d0
-#   text hash     66fba527a5f4a477
+#   content hash  7985edfe78f51765
+#   text hash     d805bec9e723c6a5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96aa972acf90e96c
-#   text hash     ec8ad9010ad8cbdf
+#   content hash  5e94b32f549d18db
+#   text hash     b8b8b652c1643460
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c8a418178fe726ef
-#   text hash     15cda65c1d916c90
+#   content hash  7e7f8eea09e85169
+#   text hash     2e88d57dfb6b60c1
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

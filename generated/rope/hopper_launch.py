@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0e86d73e1343888a
-#   text hash     4d868207d51c811e
+#   content hash  a97a4691efeb83cc
+#   text hash     30576f25e9aaa810
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  55ff85386d1413b2
-#   text hash     1cb831ce3b342a35
+#   content hash  8345f0e433871142
+#   text hash     e8f55dfcd7cf4f08
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0cfce4adacfeed92
-#   text hash     d259d0f61e60b71d
+#   content hash  258b4ef75ef7a06f
+#   text hash     feec81753bec8164
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

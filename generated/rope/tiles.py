@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cb697ee46e6d3a10
-#   text hash     9fab93c7ef4b4e9d
+#   content hash  cc5fabc125c97b63
+#   text hash     0987445b88400a07
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

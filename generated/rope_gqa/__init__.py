@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c5e38dc1d72f34d2
-#   text hash     95d14757d4fbf5cf
+#   content hash  72af9bf3dd2d9420
+#   text hash     7e5be09815cc5552
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c310f3d879f90e0a
-#   text hash     bd7e0020775d4e2c
+#   content hash  7242c2e3aa1ca24a
+#   text hash     2cccdcda83312336
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ff95288381cb4ff
-#   text hash     8b04be93580518a6
+#   content hash  f2073dc9bcdf0dd0
+#   text hash     041a198d05c3c1b8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7eacaeaf2bf78500
-#   text hash     0c1f339a32d503a0
+#   content hash  aa61fc5ccc3866b1
+#   text hash     b462cc0f32adddd1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9342059a16d4e8df
-#   text hash     e70b0bf8a68071a7
+#   content hash  df6d1cf6ca17f7c0
+#   text hash     1c533117c681275c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5d7b86e1ceb6374e
-#   text hash     19abc165bb105637
+#   content hash  9416ff3ee376ad7a
+#   text hash     aac7d72f65b77b12
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

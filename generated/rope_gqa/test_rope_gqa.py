@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b3f4d006e8d32d4
-#   text hash     54fc21997b0cbff5
+#   content hash  ed432f64a2231a47
+#   text hash     8e90a81532be50b5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

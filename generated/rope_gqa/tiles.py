@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  41b4109d1ef6d303
-#   text hash     62729e862069717e
+#   content hash  604f9716959d45de
+#   text hash     8ef175861d219117
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

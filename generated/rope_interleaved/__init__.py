@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2384c90326e8c593
-#   text hash     6e21b1b186b16a0a
+#   content hash  8a3aff2942cf5b2e
+#   text hash     096a9503fd11ea80
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

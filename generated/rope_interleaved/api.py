@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  caca2a25d0a5a98c
-#   text hash     2e8d5dd35272cd02
+#   content hash  3568c7424c6a559a
+#   text hash     9b919b3edcf40ce3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

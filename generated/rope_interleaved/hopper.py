@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  87d200e08aa86bbd
-#   text hash     110cf7de9fa4aece
+#   content hash  15feb64d77d5b448
+#   text hash     592bb46de1fb2f5e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

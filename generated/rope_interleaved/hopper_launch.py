@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f048ae2b16bd6cc3
-#   text hash     b08896fc1c503e5a
+#   content hash  0d8bf68a872b4c4d
+#   text hash     4a1072fb1e2cc3fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

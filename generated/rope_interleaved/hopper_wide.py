@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8fbf9c7a086cdd75
-#   text hash     d14b27ac65716246
+#   content hash  56455eba7d63f0d0
+#   text hash     c06631cba7130742
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

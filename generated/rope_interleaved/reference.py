@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  28d02c868c997b2c
-#   text hash     d17d50e6548bd1b0
+#   content hash  7c8efe5422f78b25
+#   text hash     b9830132e93db654
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  07194fb4a2981d74
-#   text hash     d7652bf5b6dd4740
+#   content hash  dd6a5d07fcd26461
+#   text hash     2a7fbcf6118d9084
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  92e0ccf3218445ef
-#   text hash     b262f89088714e07
+#   content hash  8d6004c00b258919
+#   text hash     4b1337a2f3f85dda
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8c6b91ef46c9e4c8
-#   text hash     5336858a3e7b2c4b
+#   content hash  246d74aad74dbdc2
+#   text hash     57e9a671a1eb9dd6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4755a242c4c46bb6
-#   text hash     8d07b4fe3bd10932
+#   content hash  2e21bd232ad09e40
+#   text hash     826a6f5b90217c16
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3bc72239d3f3fd7a
-#   text hash     521103e63d862751
+#   content hash  a0774a1070603bf8
+#   text hash     46848c33f8ceb4c6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

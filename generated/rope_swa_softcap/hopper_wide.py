@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  27574590eff6ef5a
-#   text hash     d9141c7be79acbbb
+#   content hash  094d9afcbdbd4d49
+#   text hash     30bc4702984d2ac1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cd07989f7e816ab6
-#   text hash     13bb4d71a7d8249d
+#   content hash  06f63ced44118f52
+#   text hash     8a7df145dbd6711c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1f67501d359d716b
-#   text hash     afbb483e97799b10
+#   content hash  c2c29f20f1159ba8
+#   text hash     1478fcf8d96f3e31
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  88ddd7f44812f158
-#   text hash     71dc7f119c4f09b5
+#   content hash  bc2965581e95cdff
+#   text hash     df2b5d742e84521b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9aecaea38f5bb319
-#   text hash     410a36f7dcb84d5d
+#   content hash  0ddff75a5572e6cc
+#   text hash     6c53ac5ef9fd5c56
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ae79d3937bea08ff
-#   text hash     cb490a445b8a0c05
+#   content hash  f809ea547339a2ab
+#   text hash     1a59d4ad75ef9ce8
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c78ae16dbc05a57d
-#   text hash     ed13a6e1a579c098
+#   content hash  d595d64b3b740043
+#   text hash     4227ca792387381a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47d4b09d66942174
-#   text hash     ba38bd0f3ab94268
+#   content hash  0ba574e5141e9e76
+#   text hash     1a58d38e33b96c75
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f71151757b4b50ea
-#   text hash     cc5de2f2e5bf0296
+#   content hash  4246c2b681bdc4c8
+#   text hash     0c35eaa42663aedb
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

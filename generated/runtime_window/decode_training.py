@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  05b71882a4832a8f
-#   text hash     c57b8f8f3830f4c3
+#   content hash  679e74a8ee5021de
+#   text hash     de7743d7ceef331c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

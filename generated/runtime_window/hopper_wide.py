@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea89b44501f66d5d
-#   text hash     76e7d196ce2c2b30
+#   content hash  c305fa783dc85d67
+#   text hash     4a9450badda94005
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d6ac4ebc7ac597ea
-#   text hash     cecdb123d124e2e1
+#   content hash  7e2f85fa7b81af48
+#   text hash     3a68c63ae55f8de6
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

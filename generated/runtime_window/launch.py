@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  87d81ab6595517af
-#   text hash     efd3951e1e4fcef3
+#   content hash  d664dd6077039936
+#   text hash     97cf624a22a500d0
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

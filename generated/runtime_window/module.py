@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c19d06124cf13d5b
-#   text hash     07255f270088e966
+#   content hash  cbf6b2e8e3cde426
+#   text hash     6d13e961d6c3fedd
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

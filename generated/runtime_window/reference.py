@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b87c984f803057e1
-#   text hash     14eb779f4c4e5b9e
+#   content hash  7694ee1b4a12311f
+#   text hash     21a686fcc0c18338
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

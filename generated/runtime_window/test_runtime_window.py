@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  61a0d1916fe32a0f
-#   text hash     698d54a85f9e1de0
+#   content hash  0fe6cc8f027d9b34
+#   text hash     e9ccb846f469e30e
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c2b4553a5b7b693
-#   text hash     d773bdd6b22578d8
+#   content hash  47ea5e73eed068b6
+#   text hash     532972d4f79a5c14
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0121e127cf30f988
-#   text hash     8d00fc302f50832b
+#   content hash  46fb0d8f6560e8c4
+#   text hash     96f38f0a7917a1af
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  46dd373a85b2d524
-#   text hash     5528472971091d20
+#   content hash  c8ab09eaa37f2213
+#   text hash     bbb4d6c2536ae92a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  029166da797cbe8f
-#   text hash     158ae2a5881a40c7
+#   content hash  d6f5bb11ca8c6e02
+#   text hash     9a759dd09d6788eb
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

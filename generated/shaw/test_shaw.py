@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4279f68d341c5385
-#   text hash     2ee263dab3ff8a16
+#   content hash  601bfede71917969
+#   text hash     6ee1bc7c38ddce3e
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

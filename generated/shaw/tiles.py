@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  728d90282920db6e
-#   text hash     d4d064b0226839fd
+#   content hash  ed45f005d783e5bf
+#   text hash     81ca14af2a157399
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

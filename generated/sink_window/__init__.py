@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8ef1674472f3a8c2
-#   text hash     ce301132ce9cf8fe
+#   content hash  e7c1ac322ca7a832
+#   text hash     10196f818c279618
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  75e3e4ddc247e79a
-#   text hash     7efe4a11392065b7
+#   content hash  771105ef60dd8057
+#   text hash     cc611168fc17a63a
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c13699f77a3cdcd8
-#   text hash     24225c9b7bd94114
+#   content hash  78962bc59691d55d
+#   text hash     2551f79704b0cfcf
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  18ebeb984014f3da
-#   text hash     97b3088973be4035
+#   content hash  d768fbb07442ede7
+#   text hash     7c65e8f303dd6d98
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b40943e977b04b43
-#   text hash     24d97822ac862d30
+#   content hash  3b1dae291e0c51ad
+#   text hash     5c681395375f6180
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc2b4de6553da80c
-#   text hash     e3e355a13ae62858
+#   content hash  9a824921152a9772
+#   text hash     081fff472f0c83a2
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

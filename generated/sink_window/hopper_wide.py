@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  33c365e4c2a551cd
-#   text hash     972ea7d5ab60e35b
+#   content hash  d3f0d7811c23c70b
+#   text hash     a1729e36b8fa3820
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

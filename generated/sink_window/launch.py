@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b2b495da2eecff75
-#   text hash     6e520a1c2c74ccac
+#   content hash  95812da43a4ee9bf
+#   text hash     78295ad9ffc7b072
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

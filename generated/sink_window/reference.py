@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4a2a1053adba006e
-#   text hash     87918cf2e0e0114b
+#   content hash  312e3a5c2700e050
+#   text hash     0ac0cbe13808b05c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

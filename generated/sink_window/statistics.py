@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca86c590cd6239a4
-#   text hash     4a60a768539743ab
+#   content hash  ca638b0838fb347f
+#   text hash     a9682f4d5cf44290
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

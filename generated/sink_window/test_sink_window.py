@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8b821b07338f9fb6
-#   text hash     fd697639b376cbbc
+#   content hash  bbf2afc9671db4ea
+#   text hash     bacb8c1900cfa6d1
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e182d1d97e43c2f1
-#   text hash     80fd4fa2436a5739
+#   content hash  5279db39617b6281
+#   text hash     01e1e5304659dff9
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

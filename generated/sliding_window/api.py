@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  903c8efac0f739d1
-#   text hash     07c26b8dd9d07699
+#   content hash  edc712f792cad218
+#   text hash     7aea67881adf90b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44be1f8cb3ab2e3e
-#   text hash     61f78c633849d004
+#   content hash  d108266a2b724fe5
+#   text hash     8da28b028b1aded7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  88c8447f58dd556e
-#   text hash     67e5ef2ac8b49202
+#   content hash  93daf032cc60fe9a
+#   text hash     452a80c555009be7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

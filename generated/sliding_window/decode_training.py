@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ee7bbce35acb5925
-#   text hash     1f63a15413afa9ed
+#   content hash  084821c0923c31f1
+#   text hash     b3413ba56ff6a28a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d4eaccec597e600c
-#   text hash     18950b6d64131b79
+#   content hash  778f5cca4b667ff4
+#   text hash     d056b45d083a050a
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4fb825ea26c0b8b6
-#   text hash     4802610a9da5fd05
+#   content hash  57499b7f5a084b46
+#   text hash     247b26555eeb504b
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eec2843f3fa89730
-#   text hash     63aec0e67ee7b3ba
+#   content hash  bc4226f9d1ca0753
+#   text hash     1632b6c4de01bbd4
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

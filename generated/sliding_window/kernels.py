@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa5c9a89fbf684af
-#   text hash     2f5089b0ce50a768
+#   content hash  9644840db7b9dc19
+#   text hash     762826e26d60e3af
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

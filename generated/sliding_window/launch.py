@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ad2e394cf7409da4
-#   text hash     2ad703201d3d638a
+#   content hash  6ce756c20989cfda
+#   text hash     b300c9506c9497f2
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

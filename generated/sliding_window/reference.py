@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b10129bbf7e1bfc6
-#   text hash     c5a0f6157b0d3f3c
+#   content hash  efe0b970b315aae2
+#   text hash     4ad1d0d96dd2be06
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

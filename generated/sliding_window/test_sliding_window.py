@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9653ce3e3f16f029
-#   text hash     8e53d4610ba13077
+#   content hash  0d50390376719195
+#   text hash     6b9f4a4bfc6292c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

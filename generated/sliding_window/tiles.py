@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7886dfca6760a2d4
-#   text hash     6a5662808f8abc02
+#   content hash  8012ea81ddab2342
+#   text hash     dea0830eddadcc91
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7085ae360dc0a5dc
-#   text hash     5cb3e2db9e1ce1dd
+#   content hash  a3bad61021116933
+#   text hash     a8364a4808e44705
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  06c17c9d1056c023
-#   text hash     51dfdef017a7d5ec
+#   content hash  4be6cf844c1fb7a1
+#   text hash     81b285c1c11b861e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4ebd5744d0834835
-#   text hash     78bc40cffae40ef4
+#   content hash  8fab598f57f84439
+#   text hash     4da8d7c24d97366b
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a8b77d5267a05476
-#   text hash     3dc187dcc816d111
+#   content hash  0fb69821c8ecf010
+#   text hash     f71443d3ba4d0dad
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  532ed8efca6bec9a
-#   text hash     0e3175122dcaf00c
+#   content hash  e2012751457107e5
+#   text hash     ca4b62d68684b4c6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eed8dc2df0d8ed79
-#   text hash     d2bd992899df75f0
+#   content hash  e23feae1bed42994
+#   text hash     98547d2de79e2ccd
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

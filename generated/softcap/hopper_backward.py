@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  af606851078645d3
-#   text hash     837245a7b024e399
+#   content hash  4f1b4cc81da3235d
+#   text hash     a084cbecfc373109
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

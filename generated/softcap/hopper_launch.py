@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2558c546efae809b
-#   text hash     d9f4e2ecbc102d64
+#   content hash  750f249f17719d49
+#   text hash     9a7b75c4ca6a0651
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa3f39fc0b59ab13
-#   text hash     d7ca5c2c472441f5
+#   content hash  12f0885b5c0deb98
+#   text hash     c7812dacb93f7519
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  436d483750dfad0a
-#   text hash     70d50dafa0ad87b8
+#   content hash  a9fe0848688d23b3
+#   text hash     5e42d43957ce8d2d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

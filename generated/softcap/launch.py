@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  846089d913e9fd6f
-#   text hash     f66eca3b155d66e3
+#   content hash  4149eb4b4bc4f113
+#   text hash     360c056c7b808a95
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

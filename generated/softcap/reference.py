@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c2eba19727c565a
-#   text hash     f759c5f822418eca
+#   content hash  2bdaad5b47c08f39
+#   text hash     ebc3744e8d27521b
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

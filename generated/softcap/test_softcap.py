@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4e2dd695b000b6ff
-#   text hash     8d4d092cd77c21ef
+#   content hash  10a22a76c5969afb
+#   text hash     101e712bf9407975
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

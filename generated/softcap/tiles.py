@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b04acf2b707bc05
-#   text hash     eed5fe6ba9f73603
+#   content hash  6af141ee13d58408
+#   text hash     7d387ac7fc119944
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

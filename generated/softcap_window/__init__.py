@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c272e1c8f79d537b
-#   text hash     1b7ec62012322774
+#   content hash  2686aadd22fa8b78
+#   text hash     ed5720716e063068
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

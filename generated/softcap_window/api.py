@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  45492b92e5b72dd5
-#   text hash     253a755ce79e8979
+#   content hash  5ec09f601176b47d
+#   text hash     906a574a5f08397a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

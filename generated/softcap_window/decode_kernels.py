@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e09e1f0461d16cd
-#   text hash     9e80b53bed7b6bf8
+#   content hash  65aaadfbd8bdad01
+#   text hash     12161665cf6ba159
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5b61458195f06d78
-#   text hash     79cfcd3b7c0c7f42
+#   content hash  318883dadb863449
+#   text hash     e18c06bc25c9b4f0
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

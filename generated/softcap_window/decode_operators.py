@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  44a59f2abfe2737f
-#   text hash     109548f1ee5943e0
+#   content hash  67e91c1b6dc3c620
+#   text hash     49f5822994e48cd1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7870bc5c39cb719
-#   text hash     10d9dfdd23de52ce
+#   content hash  adb0f0210d706d62
+#   text hash     3917c157c117b394
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  713f98f10927b110
-#   text hash     4b715d251443d384
+#   content hash  6d8d831013bb3f6a
+#   text hash     9edbb8bd365d085e
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d9daec0e8cee9ae
-#   text hash     5191475cddfafa1f
+#   content hash  aa1592ce8ef383ad
+#   text hash     7df47825654d1b1d
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

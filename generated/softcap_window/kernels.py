@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  44cbbd2103fb0c76
-#   text hash     5aeafe0417b4b99a
+#   content hash  615030469e8cccf9
+#   text hash     788ab784bd5c7f4e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

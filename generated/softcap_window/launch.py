@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6d634654341f2ca8
-#   text hash     db3dc11f2f79dfa6
+#   content hash  b1b566f1b1711b3e
+#   text hash     312167f60ba9857c
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  de4498113f76e279
-#   text hash     6e58114e77c1ef4a
+#   content hash  677982c90e90f637
+#   text hash     3d83d486a00569d4
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f018fecd869a5486
-#   text hash     2e88e112cce1f458
+#   content hash  545b94a8a77ec97c
+#   text hash     5ca0cb06abe9a38d
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b66d022dd00fa981
-#   text hash     9d2c3675959f85d1
+#   content hash  88c86c4e61d7b33c
+#   text hash     400d0178e9024e48
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

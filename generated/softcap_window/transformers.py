@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f80c10c66b7e76ca
-#   text hash     c4861bc9b302cbc1
+#   content hash  71d10222541d70a0
+#   text hash     60d6ac05279f533c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  97b78c846b5c9b3d
-#   text hash     c88b17d2e8d79926
+#   content hash  a02251542d422fa0
+#   text hash     1d3ba48403c5a4ad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

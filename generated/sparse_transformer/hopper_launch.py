@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8c980ff1aff03ead
-#   text hash     d407508036fac952
+#   content hash  5dc1daf952c8cf7e
+#   text hash     2913d0b7fe06bb0c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

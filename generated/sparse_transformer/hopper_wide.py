@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  831ea018769aa4a6
-#   text hash     c0337e78fdf9a552
+#   content hash  d6c5a0a9dbcf481e
+#   text hash     7db8595efec5ea16
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

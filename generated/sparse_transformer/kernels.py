@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  48bb839cc636ac16
-#   text hash     b3d9fa034138fb87
+#   content hash  838cc66be2f6a446
+#   text hash     606551f21f24621b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

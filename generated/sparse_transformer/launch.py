@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a910ecfe03b2c70e
-#   text hash     f1359ce1f8f6adac
+#   content hash  5407f341260a0eee
+#   text hash     f31b52f94abf608e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

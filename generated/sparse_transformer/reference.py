@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  39b6aa99c456122a
-#   text hash     66bedbc4772f7efe
+#   content hash  aa4fec15cf120b64
+#   text hash     f3ca53007ec9f198
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

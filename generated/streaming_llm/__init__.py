@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7d4cd87fcddeb030
-#   text hash     f51d5e5521a3f4cb
+#   content hash  9cbd14ee3062e685
+#   text hash     4de3ca524b7a7dce
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

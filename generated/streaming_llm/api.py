@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7b014afa2301e492
-#   text hash     a307784eb0af72c7
+#   content hash  3ad56b00ad104f22
+#   text hash     1439a1f8cf9d0c40
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

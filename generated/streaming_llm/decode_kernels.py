@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  05ed871d7542b3a0
-#   text hash     7400bc281091d168
+#   content hash  0020aae500e584df
+#   text hash     ca0eaa24733b30b2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  be4a2db3840fc37b
-#   text hash     402fa74c592fa342
+#   content hash  355caaae9a640688
+#   text hash     50d010a721c82872
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

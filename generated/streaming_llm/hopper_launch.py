@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5c54233712c310c9
-#   text hash     c73109056f380f3d
+#   content hash  4956bae87d9016df
+#   text hash     ac3d93f7c5c86c56
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c1705dc7c547878
-#   text hash     41202990663f7ce9
+#   content hash  c8195fc6fb729e80
+#   text hash     9983bfd6dd10afdc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2ba1b7e1da1997cb
-#   text hash     a31446733aaf010d
+#   content hash  359ecba9e4cfd715
+#   text hash     9e7d08cd8c821705
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a8992e97631a6809
-#   text hash     2994ab1e9a293e25
+#   content hash  a958a0d78f84d235
+#   text hash     c8499712677a2010
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9d785bf0bc44e3ba
-#   text hash     f7b131d102487c07
+#   content hash  a86d84ba39257ebb
+#   text hash     1745df4477789d70
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  82fdba2e7e5991e5
-#   text hash     c5c671862f863122
+#   content hash  b8e13cd89cdefefb
+#   text hash     e2605a7a70f60f1b
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

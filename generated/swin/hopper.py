@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1913be0b106b4d9e
-#   text hash     38ecaece3bae44d9
+#   content hash  15a1d19eff6dbb4b
+#   text hash     aecf27516e0a21aa
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

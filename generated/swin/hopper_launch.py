@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d0013aadae2b5e2f
-#   text hash     a81c728410d96280
+#   content hash  8a3b0743e896546e
+#   text hash     32157452e3f60d9e
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2b6fc2e60f8a7d20
-#   text hash     336d788f9bacecd4
+#   content hash  de529a81342ed477
+#   text hash     e5371960a81cbe40
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

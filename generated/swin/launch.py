@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  37c2c77f0d544990
-#   text hash     feb74f87d5394a29
+#   content hash  fdc2007fc8e8adde
+#   text hash     5f0ce2d0fe0b2fb0
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af5c1d9ea16a8bee
-#   text hash     16c953de9b4ad736
+#   content hash  f5f5c2da930b7379
+#   text hash     1ac832ced9433fe9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

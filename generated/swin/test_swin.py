@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2c5052ab79d9055f
-#   text hash     5b79ea5bc7185f22
+#   content hash  b883090108328baa
+#   text hash     ad86bb0bc7b45f2d
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb1dc6215b36835f
-#   text hash     2fa91d9167277d5e
+#   content hash  db597fa8beda1c09
+#   text hash     cd0c96469603e73a
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a09707a38c43dbd3
-#   text hash     a8356a0fe35aca64
+#   content hash  0e758aa147f1de03
+#   text hash     123f8580db804296
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d67a7518be7c093
-#   text hash     68fa69abcbdbac3d
+#   content hash  a27966b6d18d5b1f
+#   text hash     653d65cfe1462003
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

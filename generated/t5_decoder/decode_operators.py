@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3e960c40f531c8e2
-#   text hash     84fa69e73e994fe9
+#   content hash  a59a84da78a16030
+#   text hash     4b61c4fbabbcd3af
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ca0dcfd9ddee8ece
-#   text hash     09a8841e755f6fcd
+#   content hash  bc284ea303a0e71b
+#   text hash     2f713e495b816c36
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

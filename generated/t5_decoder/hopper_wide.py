@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74843362b20be05d
-#   text hash     0241e9b96ce085e4
+#   content hash  e7c20b0e798e6ec6
+#   text hash     dcf24e20f5d55a1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31f7f24983c46ab8
-#   text hash     295f100513205624
+#   content hash  ef046a7e80e44806
+#   text hash     d8e7e3e0fb762c2e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

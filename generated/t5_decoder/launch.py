@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a3e478973ec8f68
-#   text hash     cb2b3b7979072585
+#   content hash  f31edd948af13318
+#   text hash     26baafe58915ea33
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

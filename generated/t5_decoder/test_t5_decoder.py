@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5cafd1486b8e6314
-#   text hash     87733d3a2772adb9
+#   content hash  1cf8f5b94342c32d
+#   text hash     47a30ad75638a1b6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

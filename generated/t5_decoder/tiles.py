@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  81a70ef20fe07dce
-#   text hash     b3184fa2a9401336
+#   content hash  eb9228d3492143a9
+#   text hash     9946f6e8bd30a408
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  77d9a082f689f51e
-#   text hash     93a8f9a96ebbf58f
+#   content hash  40fbd500e8efc184
+#   text hash     c6ebbfa31eb9d9e9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  45584dabe5d3b831
-#   text hash     ed2fe804b2b91514
+#   content hash  349fdfaa72e59ddc
+#   text hash     6b162902e9dd090e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88f76b80b438fd60
-#   text hash     22b0b91fcc5dd4ea
+#   content hash  5ab693cabb520f7a
+#   text hash     d7b8ec8affe654f5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

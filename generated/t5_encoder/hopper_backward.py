@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4283696593ae0f21
-#   text hash     c9d9e4bd2fa70746
+#   content hash  a500d71c790a4750
+#   text hash     c043148749fcbed3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  85ca459c2ee94c34
-#   text hash     aa164a412392c002
+#   content hash  063169043a1eab5a
+#   text hash     d50065526b3ae804
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

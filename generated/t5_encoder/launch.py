@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  de596eb0ecefb4ef
-#   text hash     8b06116bfcfd01c7
+#   content hash  3864a9a0d019fb39
+#   text hash     de12917055f01fec
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6f328ee4b09b5759
-#   text hash     f1fc7555738d7499
+#   content hash  dfc2a8699af2efef
+#   text hash     fcbf3342aebb6a36
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f1b30d98b32b53cd
-#   text hash     e6e2db9fed9d9da1
+#   content hash  c8b58f99384a3e0b
+#   text hash     0e6978b56f01c5f5
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

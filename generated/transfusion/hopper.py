@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5563bc41565f12c0
-#   text hash     0d3ca055cd28d854
+#   content hash  c39b657b204d2f67
+#   text hash     df1e0f50d4a55e61
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

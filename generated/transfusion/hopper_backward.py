@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c48e662e9804def4
-#   text hash     a4ba06df28471c18
+#   content hash  356bebc95e3a24d4
+#   text hash     6778cd3db7b67aa3
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

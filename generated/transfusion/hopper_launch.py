@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7c361477b11e9ae9
-#   text hash     945427bf25411687
+#   content hash  68513373845235c1
+#   text hash     751e1bbd98054f1b
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

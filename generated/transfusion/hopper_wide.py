@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0e6a678756cbfdd6
-#   text hash     281ebc26484df571
+#   content hash  518a3e7ac92fdc7f
+#   text hash     4c4febdbff507e8e
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

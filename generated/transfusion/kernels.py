@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3c3a58ef5c6e86ab
-#   text hash     002a2682bb00b9c5
+#   content hash  e725da4d761c440b
+#   text hash     be999a095aaca501
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

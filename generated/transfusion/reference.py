@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7bb4a22b6ea670a8
-#   text hash     69c1c15f87b991ec
+#   content hash  ae60684c48ffe0c8
+#   text hash     3c9089b797f84d7c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b99b232cf933c299
-#   text hash     2484852dc90c7524
+#   content hash  d9d45f21856123b5
+#   text hash     12c35245d19f9504
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

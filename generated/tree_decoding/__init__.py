@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8bb304d4860755d0
-#   text hash     eddfd395ade126ee
+#   content hash  b2edb6811444e669
+#   text hash     80a4905f4d6144c3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

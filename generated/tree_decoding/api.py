@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9f5465b8921f2958
-#   text hash     9fd649dec82ae035
+#   content hash  45286d825a9b63e7
+#   text hash     8356cf0816afc3c9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

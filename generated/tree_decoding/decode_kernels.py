@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b719dea2164a27b5
-#   text hash     e50c1dffb8ba3ece
+#   content hash  5c1159a13253c633
+#   text hash     89024f547e0bb303
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

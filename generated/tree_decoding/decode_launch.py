@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc5a1b2ff9f18a55
-#   text hash     204b72171ac82f9a
+#   content hash  725c9bd84c453d66
+#   text hash     61f049e12c78ec17
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

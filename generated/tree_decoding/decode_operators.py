@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1dca93994e98ff58
-#   text hash     5239b8d83daed419
+#   content hash  06e35b4039012e7a
+#   text hash     bf4778dfb72213f1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

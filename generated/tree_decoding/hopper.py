@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cfbe8f05723ae540
-#   text hash     e7accee906687140
+#   content hash  34f7005ecc2d591b
+#   text hash     91cadf44bbf7cf55
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

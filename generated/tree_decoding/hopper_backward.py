@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b243e7ff4596b8d1
-#   text hash     7fceeccd4752d89e
+#   content hash  5adddd5d7b7f1813
+#   text hash     8420050f7fbc8d96
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  78886c60c05fcf11
-#   text hash     ef16e48b1fe847ad
+#   content hash  c00ad52412423b31
+#   text hash     a35d94c1c3ca6be6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0a1626c388b5ff71
-#   text hash     4c1d2b0dc66f39b2
+#   content hash  450c8e515cdef3b6
+#   text hash     1740d5ec66cb21de
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

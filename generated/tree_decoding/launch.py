@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  92cac93dacc09ef5
-#   text hash     75929f01da89e1e6
+#   content hash  c0137db94aa9d41a
+#   text hash     2a95e17942d6c704
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f22224abe6442624
-#   text hash     5362b4376697f521
+#   content hash  4d37eceb829a1ae9
+#   text hash     0d77db898a161685
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a5d7356447758bb0
-#   text hash     cd4463fccfe528a1
+#   content hash  f97db477c38c2af4
+#   text hash     d01d7ad711aec357
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

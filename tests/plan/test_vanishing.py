@@ -1,4 +1,4 @@
-"""Keys too far back to have a weight: documents of running sums leave them out, and no bit of any result changes."""
+"""Keys too far back to have a weight: kernels do not visit them, and no bit of any result changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import unformatted
 from attnforge.gpu import calls
 from attnforge.gpu.calls import Call, Sizes
 from attnforge.language import spec
-from attnforge.plan import plan, vanishing
+from attnforge.plan import plan
 from attnforge.plan.plan import Plan
 from attnforge.source import resources
 
@@ -33,12 +33,25 @@ SPECS = {
     "with sinks": "mask: [causal]\nscore: [log_decay]\nsink: true\ndropout: true",
     "packed": "layout: packed\nmask: [causal]\nscore: [log_decay]",
 }
+SLOPES = {
+    "slopes": "mask: [causal]\nscore: [alibi]",
+    "slopes of key heads": "mask: [causal, {sliding_window: {size: 70}}]\n"
+    "score: [{expr: 'score - (q - k) * slopes'}]\ninputs: {slopes: {axes: [kv_head, batch]}}",
+    "a slope": "mask: [causal]\nscore: [{expr: 'score + slopes * (k - q)'}]\n"
+    "sink: true\nrope: {layout: half}\ninputs: {slopes: {axes: []}}",
+    "slopes of packed sequences": "layout: packed\nmask: [causal]\nscore: [alibi]",
+}
+
+MEASURED = {
+    "measured sums": SPECS["of each head"] + "\nexports: [statistics]",
+    "measured slopes": SLOPES["slopes"] + "\nexports: [statistics]",
+}
 
 
 def rendered(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Any]:
     """The plan and the package of a spec."""
     path = folder / "vanishing.yaml"
-    path.write_text(f"name: vanishing\n{SPECS[name]}\n")
+    path.write_text(f"name: vanishing\n{(SPECS | SLOPES | MEASURED)[name]}\n")
     loaded = unformatted.write(path, folder / "vanishing")
     monkeypatch.syspath_prepend(str(folder))
     for module in [module for module in sys.modules if module.partition(".")[0] == "vanishing"]:
@@ -49,9 +62,17 @@ def rendered(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
 
 
 def call_of(of: Plan) -> Call:
-    """A call whose sums fall by some 500 from the first token to the last."""
+    """A call whose scores fall by some 500 from the first token to the last, or by some 250 to 2,000 by head."""
     call = calls.make(of, Sizes(2, T, T, 4, 2, 16, 16, "fp32").of(of.spec), DEVICE)
-    (name,) = (a.name for a in of.arguments if a.scan)
+    scanned = [a.name for a in of.arguments if a.scan]
+    if not scanned:
+        given = call.keywords["slopes"]
+        if isinstance(given, torch.Tensor):
+            call.keywords["slopes"] = (torch.arange(given.numel()).view_as(given).exp2() * 250 / T).to(given)
+        else:
+            call.keywords["slopes"] = 500 / T
+        return call
+    (name,) = scanned
     decays = -torch.rand(call.keywords[name].shape, generator=torch.Generator().manual_seed(0)).to(DEVICE) * 1000 / T
     call.keywords[name] = decays.requires_grad_()
     return call
@@ -75,7 +96,11 @@ def deterministic() -> Any:
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize(
     ("name", "padded", "opposed"),
-    [*((name, False, False) for name in SPECS), ("of each head", True, False), ("of key heads", False, True)],
+    [
+        *((name, False, False) for name in (*SPECS, *SLOPES)),
+        *((name, True, False) for name in ("of each head", "slopes")),
+        *((name, False, True) for name in ("of key heads", "slopes")),
+    ],
 )
 def test_no_bit_changes(
     name: str, padded: bool, opposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +113,8 @@ def test_no_bit_changes(
         call.operands[0].data.fill_(4)
         call.operands[1].data.fill_(-4)[:, :PART].fill_(4)
     left_out = results(package, call)
-    monkeypatch.setattr(package.launch, "_shorten", lambda *given: None)
+    monkeypatch.setattr(package.launch, "_shorten" if name in SPECS else "_horizons", lambda *given: None)
+    package.runtime.LaunchCache.known.clear()
     for x, y in zip(left_out, results(package, call), strict=True):
         assert torch.equal(x, y)
         assert not x.isnan().any()
@@ -132,12 +158,45 @@ def test_documents_leave_out_what_has_no_weight(name: str, tmp_path: Path, monke
     assert hidden > pairs / (20 if of.spec.packed else 5)
 
 
+@pytest.mark.parametrize("name", SLOPES)
+def test_heads_reach_all_that_has_a_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, package = rendered(name, tmp_path, monkeypatch)
+    call = call_of(of)
+    find, seen = package.launch._horizons, list[torch.Tensor]()
+    monkeypatch.setattr(package.launch, "_horizons", lambda *given: seen.append(find(*given)) or seen[-1])
+    package.attention(*call.operands, **call.keywords)
+    q, k = (x.detach().double() for x in call.operands[:2])
+    slopes = torch.as_tensor(call.keywords["slopes"], device=DEVICE, dtype=torch.float64)
+    slopes = slopes.T if name == "slopes of key heads" else slopes
+    slopes = (slopes.repeat_interleave(4 // slopes.shape[-1], -1) if slopes.dim() else slopes).expand(2, 4)
+    cuts = call.keywords["cu_seqlens_k"].tolist() if of.spec.packed else [0, T, 2 * T]
+    q, k = (x.reshape(-1, *x.shape[-2:]) for x in (q, k))
+    for b, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        norms = [x[begin:end].norm(dim=-1).amax(0) for x in (q, k.repeat_interleave(2, 1))]
+        least = (104 + 2 * norms[0] * norms[1] / 4) / slopes[b]
+        assert (seen[0][b] >= least).all()
+        assert (seen[0][b] <= 1.1 * least + 2).all()
+
+
 def heads(x: torch.Tensor) -> torch.Tensor:
     """Values of one head, or of each key head, as those of four query heads."""
     return x.repeat_interleave(4 // x.shape[1], 1)
 
 
-@pytest.mark.parametrize("name", ["of each head", "packed"])
+@pytest.mark.parametrize("name", ["measured sums", "measured slopes"])
+def test_statistics_do_not_change(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, package = rendered(name, tmp_path, monkeypatch)
+    call = call_of(of)
+    found = package.attention(*call.operands, **call.keywords, return_max_logit=True, return_key_sums=True)
+    for module in (package.launch, importlib.import_module("vanishing.statistics")):
+        for function in ("_shorten", "_horizons"):
+            monkeypatch.setattr(module, function, lambda *given: None, raising=False)
+    package.runtime.LaunchCache.known.clear()
+    wanted = package.attention(*call.operands, **call.keywords, return_max_logit=True, return_key_sums=True)
+    assert all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize("name", ["of each head", "packed", "slopes", "slopes of packed sequences"])
 def test_keys_without_weight_are_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of, package = rendered(name, tmp_path, monkeypatch)
     call = call_of(of)
@@ -149,7 +208,7 @@ def test_keys_without_weight_are_not_read(name: str, tmp_path: Path, monkeypatch
     spoilt = v.detach().clone()
     spoilt[rows] = torch.nan
     out = package.attention(q, k, spoilt, **call.keywords)
-    last = out[T - 1] if of.spec.packed else out[:, -1]
+    last = (out[T - 1] if of.spec.packed else out[:, -1])[..., -1, :]
     assert last.isfinite().all() and out.isnan().any()
 
 
@@ -162,11 +221,17 @@ def test_keys_without_weight_are_not_read(name: str, tmp_path: Path, monkeypatch
         ("mask: [causal, segments]\nscore: [log_decay]", False),
         ("mask: [causal]\nscore: [log_decay, {softcap: {cap: 20}}]", False),
         ("mask: [causal]\n" + SUMS.replace("AXES", "token").replace(", max: 0", ""), False),
-        ("mask: [causal]\nscore: [alibi]", False),
+        *((text, True) for text in SLOPES.values()),
+        ("score: [alibi]", False),
+        ("mask: [prefix_lm]\nscore: [alibi]", False),
+        ("mask: [causal]\nscore: [alibi, bias]", False),
+        ("mask: [causal]\nscore: [alibi, alibi]", False),
+        ("mask: [causal]\nscore: [alibi, log_decay]", False),
+        ("mask: [causal]\nscore: [{softcap: {cap: 20}}, alibi]", False),
     ],
 )
-def test_which_sums_make_weights_vanish(text: str, found: bool, tmp_path: Path) -> None:
+def test_which_weights_vanish(text: str, found: bool, tmp_path: Path) -> None:
     path = tmp_path / "vanishing.yaml"
     path.write_text(f"name: vanishing\n{text}\n")
     loaded = spec.load(path, terms=resources.terms_for(path))
-    assert bool(vanishing.sums(loaded)) == found
+    assert bool(plan.build(loaded).kernels.vanishing) == found

@@ -15,7 +15,7 @@ from .reduction import Reduction
 
 # kernels whose grid has one axis
 _ONE_AXIS = (
-    *("scan", "scan_back", "norms", "shorten", "rotate", "bounds", "ranges", "list_keys", "list_queries"),
+    *("scan", "scan_back", "norms", "shorten", "horizons", "rotate", "bounds", "ranges", "list_keys", "list_queries"),
     "backward_tables",
 )
 
@@ -52,10 +52,11 @@ def _formula(plan: Plan) -> list[str]:
             f"{name}_anchor, the sum at the first token of the program's own tile, so that late sums are as exact as",
             "early ones.",
         )]  # fmt: skip
-    if plan.kernels.shortening:
+    if plan.kernels.vanishing:
+        largest, limit = (kernel.name for kernel in plan.kernels.vanishing)
         found += ["", *_paragraph(
-            "Sums only fall, so the weights of keys that are far enough back are 0 in float32: `norms` and `shorten`",
-            "let the documents of long sequences leave them out, and no tile of them is visited.",
+            "Scores fall with the distance, so the weights of keys that are far enough back are 0 in float32:",
+            f"`{largest}` and `{limit}` find out where in long sequences, and no tile of such keys is visited.",
         )]  # fmt: skip
     if plan.tabled:
         names = " and ".join(part.name for part in plan.tabled.parts)
@@ -180,9 +181,12 @@ def _programs(plan: Plan) -> list[str]:
     rows: list[Row] = []
     if kernels.scanned:
         rows.append(("scan", f"one head {of}, BLOCK tokens at a time; runs before `forward`"))
-    if kernels.shortening:
-        rows.append(("norms", f"PART rows of one head of q or k{'' if plan.storage.cut else ' of a batch entry'}"))
-        rows.append(("shorten", f"PART tokens of one head {of}; runs after `scan` and `norms`, before `forward`"))
+    of_vanishing = {
+        "norms": f"PART rows of one head of q or k{'' if plan.storage.cut else ' of a batch entry'}",
+        "shorten": f"PART tokens of one head {of}; runs after `scan` and `norms`, before `forward`",
+        "horizons": f"one query head {of}; runs after `norms`, before the kernels that visit tiles",
+    }
+    rows += [(kernel.name, of_vanishing[kernel.name]) for kernel in kernels.vanishing]
     if spec.rope:
         rows.append(("rotate", f"BLOCK_T rows of q or k of one head {of}; runs before `forward`"))
     if kernels.bounds:

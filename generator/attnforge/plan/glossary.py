@@ -107,15 +107,17 @@ def of_kernels(plan: Plan) -> Iterator[Row]:
         yield "BLOCK_T, tiles", "rows of a tile of `rotate`, and the number of such tiles in the longest sequence"
     yield "ROWS, COLUMNS, WIDTH", "rows and columns of a tile, and how many of the columns the tensor has"
     yield "count", "number of rows or tokens: one past the last index"
-    if plan.kernels.shortening:
+    if plan.kernels.vanishing:
         yield "PART", "rows of which the largest norm is stored, and tokens whose documents are shortened alike"
+        yield "horizons_ptr", "for each head, beyond which distance keys have no weight; None if that is not known"
         yield "parts, own_parts", "number of such groups in a tensor of rows, and in the longest sequence"
         yield "norms_ptr", "the largest squared norms, by head: those of q, then those of k"
-        yield "sums_ptr, heads", "the sums that `scan` stored, in four parts, and the number of heads that have some"
-        yield "far", "how much the sum at a key has to lie above that at a query for the key's weight to be 0"
+        yield "far", "how much scores have to fall between a query and a key for the key's weight to be 0"
     for a in plan.arguments:
         if a.kind != "tensor" and a.code not in ("seed", "dropout_p"):
             yield a.code, f"the argument `{a.name}` of the call"
+    if plan.kernels.scanned:
+        yield "sums_ptr, heads", "the sums that `scan` stores, in four parts, and the number of heads that have some"
     for given in plan.kernels.scanned:
         yield f"{given.name}_anchor", f"the sum that a program subtracts from each sum of {given.name} it reads"
     for access in dict.fromkeys((*plan.by_query.accesses, *plan.by_key.accesses)):

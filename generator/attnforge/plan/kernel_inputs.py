@@ -14,12 +14,12 @@ from functools import cached_property
 from ..expressions import distances, whole_numbers
 from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from ..expressions.tree import Node
-from . import positions, storage
+from . import positions, slopes, storage
 from .access import CASTS, TYPES, Access, Site, entries_along, rows_along
 from .kernel_accesses import KernelAccesses
 from .running_sums import REST, anchor
 from .sides import BLOCKS, OTHER, RANGE, SIDE_OF, Side
-from .statements import Block, Call, Place, Statement, serving, targets
+from .statements import Block, Branch, Call, Place, Statement, serving, targets
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,21 @@ class KernelInputs(KernelAccesses):
 
     @property
     def narrowed(self) -> tuple[Block, ...]:
-        """The statements that restrict a range of tiles to the documents of the program's own tile."""
+        """The statements that restrict a range of tiles: to documents, and to where weights differ from 0."""
         other, found = OTHER[self.own], list[Block]()
         for given in (one for one in self.spec.inputs if one.scan):
             place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
             own = (f"{self.own}_first", f"{self.own}_last", positions.of_first(other))
             found.append(Call(", ".join(RANGE), "keep_documents", (*place, *own, *RANGE, BLOCKS[other])))
+        if slopes.falling(self.spec):
+            near = (
+                "tl.load(horizons_ptr + b * Hq + h)",
+                f"{self.own}_first",
+                f"{self.own}_last",
+                positions.of_first(other),
+            )
+            call = Call(", ".join(RANGE), "keep_near", (*near, *RANGE, BLOCKS[other]))
+            found.append(Branch("horizons_ptr is not None", (call,)))
         return tuple(found)
 
     @cached_property

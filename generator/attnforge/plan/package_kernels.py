@@ -109,9 +109,9 @@ class PackageKernels(SharedParameters):
         return self._along_tokens("scan_back", "dsums", parts, self.storage.dsums())
 
     @cached_property
-    def shortening(self) -> tuple[Kernel, ...]:
-        """The kernels that shorten documents to the tokens whose weights may differ from 0, if there are any."""
-        return (vanishing.norms(self), vanishing.shorten(self)) if vanishing.sums(self.spec) else ()
+    def vanishing(self) -> tuple[Kernel, ...]:
+        """The kernels that find where weights vanish, if they do: of norms, and of what follows from them."""
+        return vanishing.kernels(self)
 
     def _along_tokens(
         self, name: str, sums: str, parts: tuple[Parameter, ...], places: tuple[Statement, ...]
@@ -143,7 +143,7 @@ class PackageKernels(SharedParameters):
             *((self.rotate,) if self.spec.rope else ()),
             *self.own.all,
             *((self.scan,) if self.scanned else ()),
-            *self.shortening,
+            *self.vanishing,
             *((self.scan_back,) if self.scanned and self.spec.algorithm.backward else ()),
         )
 

@@ -194,6 +194,27 @@ class Plan:
         return (*self.prepared, *turned) if self.spec.algorithm.backward else ()
 
     @property
+    def shortened(self) -> tuple[str, ...]:
+        """The host's statement that lets documents end where weights vanish, if running sums tell that."""
+        kernels, passed = self.kernels, (*self.storage.cuts, *self.storage.entries, *self.storage.limits, "scale")
+        found = any(kernel.name == "shorten" for kernel in kernels.vanishing)
+        return (f"_shorten({kernels.sums[0]}, q, k, {', '.join(passed)})",) if found else ()
+
+    @property
+    def seen_far(self) -> tuple[str, ...]:
+        """The host's statement that finds how far back heads reach, if scores fall by a slope."""
+        passed = ("q", "k", *self.falling, "scale")
+        return (f"horizons = _horizons({', '.join(passed)})",) if self.falling else ()
+
+    @property
+    def falling(self) -> tuple[str, ...]:
+        """The operator's arguments that tell how far back heads reach, besides q, k and the scale."""
+        kernels = [kernel for kernel in self.kernels.vanishing if kernel.name == "horizons"]
+        texts = (p.value for kernel in kernels for p in kernel.parts)
+        read = names(*texts, *self.storage.longest, self.storage.sequences) if kernels else frozenset[str]()
+        return tuple(name for name in (*self.tensors[3:], *self.numbers[:-1]) if name in read)
+
+    @property
     def seen(self) -> tuple[str, ...]:
         """The arguments that tell calls apart in the launch cache: tensors by their shapes, numbers by their values."""
         return (*self.tensors, *self.storage.limits, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
@@ -222,7 +243,8 @@ class Plan:
     def _taken(self, read: Iterable[str]) -> tuple[str, ...]:
         """The operator's arguments and prepared tensors, of those that launches for Hopper GPUs read."""
         read = {*read, *(self.bounding if self.kernels.listed else ())}
-        return tuple(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read)
+        found = ("horizons",) if self.falling else ()
+        return tuple(name for name in (*self.tensors, *self.prepared, *found, *self.numbers) if name in read)
 
     @property
     def least_scale(self) -> str:

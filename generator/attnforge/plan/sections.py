@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..printing.printers import TRITON_HELPERS
-from . import uniform_entries
+from . import slopes, uniform_entries
 from .package_kernels import PackageKernels
 from .parameters import Function, Kernel, jitted
 
@@ -33,7 +33,7 @@ def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...
         "ranges": jitted("portable/tiles", "add_states", "store_range", "load_range"),
         "rotate": jitted("portable/rotation", *_rotation(s)),
         "scan": jitted("portable/stores", "later", "last_of"),
-        "shorten": jitted("portable/loads", "largest_norm"),
+        **dict.fromkeys(("shorten", "horizons"), jitted("portable/loads", "largest_norm")),
     }
     for kernel in s.lists[:1]:
         before[kernel.name] = jitted("portable/tiles", "tile_list", "append", "list_range", "listed")
@@ -55,6 +55,8 @@ def _ranges(s: PackageKernels) -> Iterator[Function]:
         yield Function("portable/tiles.jinja", "range_function", (a.queries,))
     if s.scanned and not s.lists:
         yield Function("portable/tiles.jinja", "keep_documents")
+    if slopes.falling(s.spec):
+        yield Function("portable/tiles.jinja", "keep_near")
 
 
 def _states(s: PackageKernels) -> Iterator[Function]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from . import latent, statements
+from . import latent, slopes, statements
 from .analysis import Analysis
 from .kernel_inputs import KernelInputs
 from .kernel_terms import KernelTerms
@@ -147,7 +147,12 @@ class SharedParameters:
         return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]
 
     def skipped(self, side: Side) -> Iterable[Parameter]:
-        """The parameters that tell which tiles to visit, if tensors of the call determine that: a range, or a list."""
+        """The parameters that tell which tiles to visit, if tensors of the call determine that.
+
+        These are how far heads reach, and a range or a list.
+        """
+        if slopes.falling(self.spec):
+            yield Parameter("horizons_ptr", "*i32", "horizons", absent=True)
         states = self.analysis.states(side)
         if not states:
             return

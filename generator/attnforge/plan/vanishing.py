@@ -1,28 +1,37 @@
 """Keys whose weights are 0 because their scores lie too far below that of a query's own key.
 
-Where nothing but the difference of two sums of values that are never above 0 is added to scores, scores fall with the
-distance, up to the products of queries and keys. Their norms limit these products, so that the sums alone tell from
-which distance on all weights are 0 in float32. Two small kernels shorten the documents of tokens accordingly, which
-changes no bit of any result.
+Where scores fall with the distance, up to the products of queries and keys, the norms of these limit the products: from
+some distance on all weights are 0 in float32. Small kernels find it, those of attention visit no tiles beyond it, and
+no bit of any result changes. Scores fall with running sums of values that are never above 0, whose documents are
+shortened, or by a slope, which determines the horizon of a head.
 """
 
 from __future__ import annotations
 
 import math
 
-from ..expressions.inputs import Input
 from ..language.spec import Spec
-from . import running_sums
+from . import running_sums, slopes
 from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
-from .statements import Block, Branch, Statement
+from .statements import Block, Branch, Statement, names, needed, reads
 
 
-def sums(spec: Spec) -> tuple[Input, ...]:
-    """The inputs whose running sums make weights vanish with the distance: one at most."""
+def by_sums(spec: Spec) -> bool:
+    """True if weights vanish with the difference of two running sums."""
+    resets = (running_sums.largest_reset(spec, given) for given in spec.inputs if given.scan)
     # q and k of latent heads come in two parts
-    scanned = () if spec.latent else tuple(given for given in spec.inputs if given.scan)
-    return tuple(given for given in scanned if math.isfinite(running_sums.largest_reset(spec, given)))
+    return not spec.latent and any(map(math.isfinite, resets))
+
+
+def kernels(p: SharedParameters) -> tuple[Kernel, ...]:
+    """The kernels of a variant that find where weights vanish: of norms, and of what follows from them."""
+    if by_sums(p.spec):
+        return norms(p), shorten(p)
+    return (norms(p), horizons(p)) if slopes.falling(p.spec) else ()
+
+
+_PART = Parameter("PART", "constexpr", "PART")
 
 
 def norms(p: SharedParameters) -> Kernel:
@@ -49,7 +58,9 @@ def norms(p: SharedParameters) -> Kernel:
             Parameter("Hq", "i32", "q.shape[-2]"),
             *((Parameter("Hkv", "i32", "k.shape[-2]"),) if lead else ()),
             Parameter("parts", "i32", "norms.shape[-1]"),
-            *p.constants("D", "BLOCK_D", "PART", "ROWS"),
+            *p.constants("D", "BLOCK_D"),
+            _PART,
+            Parameter("ROWS", "constexpr", "min(PART, 32)"),
         ),
         "portable/norms.jinja",
         blocks={"enter": (found, Branch("h < Hq", located("q", "h"), located("k", "(h - Hq)")))},
@@ -58,7 +69,6 @@ def norms(p: SharedParameters) -> Kernel:
 
 def shorten(p: SharedParameters) -> Kernel:
     """The kernel that shortens the documents of tokens to the tokens whose weights may differ from 0."""
-    norms = () if p.storage.cut else (Statement("norms_ptr", "b.to(tl.int64) * (Hq + Hkv) * parts", "+="),)
     head, ahead = ("h", " + k_aligned") if p.storage.cut else ("place", "")
     return Kernel(
         "shorten",
@@ -70,8 +80,8 @@ def shorten(p: SharedParameters) -> Kernel:
             Parameter("heads", "i32", "sums.shape[-3]"),
             Parameter("k_rows", "i32", "sums.shape[-1]"),
             Parameter("parts", "i32", "norms.shape[-1]"),
-            Parameter("own_parts", "i32", f"runtime.cdiv({p.storage.longest[1]}, part)"),
-            *p.constants("PART"),
+            Parameter("own_parts", "i32", f"runtime.cdiv({p.storage.longest[1]}, PART)"),
+            _PART,
         ),
         "portable/shorten.jinja",
         blocks={
@@ -79,7 +89,45 @@ def shorten(p: SharedParameters) -> Kernel:
                 Statement("b, h", "place // heads, place % heads"),
                 *p.storage.found("k"),
                 Statement("sums_ptr", f"{head}.to(tl.int64) * 4 * k_rows{ahead}", "+="),
-                *norms,
+                *_of_entry(p),
             )
         },
     )
+
+
+def horizons(p: SharedParameters) -> Kernel:
+    """The kernel that finds, for each head, beyond which distance keys have no weight."""
+    terms, slope = p.analysis.by_query, slopes.falling(p.spec)
+    assert slope
+    loads = needed(
+        (*p.analysis.key_head, *terms.loads("program")), reads((fall := Statement("slope", terms.text(slope)),))
+    )
+    read = names(*(statement.value for statement in loads)) | reads((fall,))
+    taken = (parameter for parameter in p.given(terms) if parameter.name in read)
+    return Kernel(
+        "horizons",
+        (
+            Parameter("horizons_ptr", "*i32", "horizons", written=True),
+            Parameter("norms_ptr", "*fp32", "norms"),
+            *p.sizes(),
+            Parameter("Hkv", "i32", "k.shape[-2]"),
+            Parameter("parts", "i32", "norms.shape[-1]"),
+            *taken,
+            *(p.constants("GROUP") if "GROUP" in read else ()),
+            _PART,
+        ),
+        "portable/horizons.jinja",
+        blocks={
+            "enter": (
+                Statement("b, h", "tl.program_id(0) // Hq, tl.program_id(0) % Hq"),
+                *p.storage.found(),
+                *_of_entry(p),
+            ),
+            "slope": (*loads, fall),
+        },
+    )
+
+
+def _of_entry(p: SharedParameters) -> tuple[Statement, ...]:
+    """The statement that finds the norms of a batch entry; packed sequences share their parts."""
+    return () if p.storage.cut else (Statement("norms_ptr", "b.to(tl.int64) * (Hq + Hkv) * parts", "+="),)

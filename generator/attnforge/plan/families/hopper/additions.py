@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ....expressions.linear_forms import linear, variable
 from ....expressions.tree import SCORE, Node
+from ... import slopes
 from ...access import Access
-from ...conditions import no_late_keys
 from ...kernel_terms import KernelTerms
 from ...sides import SIDES, Side
 from ...statements import Bundle, Statement, needed, reads, targets
@@ -126,27 +125,10 @@ def _parts(score: Node, terms: KernelTerms, sign: str = "+") -> Iterator[_Part |
 
 def _by_distance(number: Node, distance: Node, terms: KernelTerms, sign: str) -> tuple[_Part, ...]:
     """The parts of a number times the distance from key to query; none if the product is something else."""
-    ahead = _distance(distance, terms) if _is_number(number, terms) else 0
+    ahead = slopes.distance(distance, terms.spec) if slopes.is_number(number, terms.spec) else 0
     if not ahead:
         return ()
     near, other = "q_first" if terms.own == "q" else "k_start", "-" if sign == "+" else "+"
     signs: dict[Side, str] = {"q": sign, "k": other} if ahead > 0 else {"q": other, "k": sign}
     text = terms.text(number)
     return tuple(_Part(signs[side], side, f"{text} * ({side}_pos - {near}).to(tl.float32)") for side in SIDES)
-
-
-def _is_number(node: Node, terms: KernelTerms) -> bool:
-    """True if the node is a single float, or one float per head."""
-    if node.op == "input":
-        return terms.access(node).form == "value"
-    return node.op in ("num", "option")
-
-
-def _distance(node: Node, terms: KernelTerms) -> int:
-    """1 if the node is the distance by which a visible key precedes a query, -1 if it is the negative, else 0."""
-    if node.op == "abs":
-        return int(no_late_keys(terms.spec) and _distance(node.args[0], terms) != 0)
-    if node.type != "int":
-        return 0
-    ahead = linear(variable("q")) - linear(variable("k"))
-    return {ahead: 1, -ahead: -1}.get(linear(node), 0)

@@ -22,11 +22,12 @@ INTRODUCTION = """# Measurements
 
 Written by `make bench`; the records are in `benchmarks/results`. Milliseconds are medians; TFLOP/s count the products
 of visible pairs, two forward and five backward; % is their share of what a product of two matrices of 8192 rows and
-columns reached in the same rounds. The column of a peer is its time divided by ours, forward / backward: above 1 it is
-slower. The columns `portable` and `hopper` say the same of a package's kernels for all GPUs and of those for Hopper
-GPUs, each timed separately; a star marks those that a call takes. MiB are the peak memory of a call in addition to its
-inputs and outputs, including gradients. What was tried and did not help is in [the notes](../benchmarks/NOTES.md), what
-each step of the algorithm brought is in [How attention got here](archaeology.md).
+columns reached in the same rounds, above 100 if visible keys without weight were not visited. The column of a peer is
+its time divided by ours, forward / backward: above 1 it is slower. The columns `portable` and `hopper` say the same
+of a package's kernels for all GPUs and of those for Hopper GPUs, each timed separately; a star marks those that a
+call takes. MiB are the peak memory of a call in addition to its inputs and outputs, including gradients. What was
+tried and did not help is in [the notes](../benchmarks/NOTES.md), what each step of the algorithm brought is in [How
+attention got here](archaeology.md).
 """
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e108ad0e2fe44c19
-#   text hash     fda21456c373e1d9
+#   content hash  0039f311ff44ad1b
+#   text hash     6e616787b0ec5514
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

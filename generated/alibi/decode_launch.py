@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eef6948e7d4bb4f3
-#   text hash     16bc4d11b606a6b8
+#   content hash  ed1869fb8f465067
+#   text hash     57c0a76e24dbb97c
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

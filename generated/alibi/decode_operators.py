@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d26f6fbd7bec39a2
-#   text hash     57a08000d714a499
+#   content hash  4222af6d9ae63bbe
+#   text hash     b1f597b7ed9f147e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c8f65a91c1081dd
-#   text hash     76b1ba1ffa7f5419
+#   content hash  0ff08ef255854df2
+#   text hash     a3cc473ce0d7894c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  404cfdf13e8b946f
-#   text hash     48e7915df5f8761b
+#   content hash  7fb9789e55b072ce
+#   text hash     90eff6ad81a162d0
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  200539a0ca59073e
-#   text hash     cba49d33a88bed83
+#   content hash  23e573b7e1b2f637
+#   text hash     719cff28e332d68b
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a4f29e2357a8aa6
-#   text hash     3224f39d54a76517
+#   content hash  46fe48672311cce4
+#   text hash     47b5d22768b075f8
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

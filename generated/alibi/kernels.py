@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff27f04cc5901b75
-#   text hash     14af571212ed2b3a
+#   content hash  0ebd53a1839b2011
+#   text hash     0f4324b6766f4dca
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -658,7 +658,7 @@ def horizons(
     horizons_ptr, norms_ptr, entries_ptr, scale, in_slopes_ptr, q_total, k_total, Hq, Hkv, parts,
     in_slopes_stride_head, PART: tl.constexpr
 ):  # fmt: skip
-    """Store the horizon of one head: the number of positions before a query beyond which keys have no weight.
+    """Store the horizon of one head: the distance beyond which keys have no weight.
 
     exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it.
     """

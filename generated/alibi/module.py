@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a27714696094c200
-#   text hash     830e6df02a6cf8da
+#   content hash  ace78137823c87c1
+#   text hash     7bae83e135803be4
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  416e3d529a6e0eb3
-#   text hash     4e0b8abbcef9c1dc
+#   content hash  f49ac3604bc7fa26
+#   text hash     2d4eb9d49bac94f2
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

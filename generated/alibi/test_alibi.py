@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c92b664bed368ec4
-#   text hash     716ae1d312483d6d
+#   content hash  a7be76701ad2e82e
+#   text hash     d980dd16601f986e
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -132,3 +132,7 @@ RANGES = {
 @pytest.mark.parametrize("case", [replace(SMALL, q_lens=(40,), k_lens=(70,))], ids=str)
 def test_tiles_are_visited_where_the_mask_shows_something(case, rows):
     checks.check_ranges(VARIANT, case, rows, RANGES[rows])
+
+
+def test_keys_without_weight_change_no_bit(monkeypatch):
+    checks.check_vanishing(VARIANT, "_horizons", "slopes", 1, monkeypatch)

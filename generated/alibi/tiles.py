@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  da708a755d1f3e9d
-#   text hash     41531f2457de4e62
+#   content hash  f8626e14c5342df8
+#   text hash     6b8768bbb57d1f40
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

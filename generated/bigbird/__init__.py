@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3a66faaea5ceffe9
-#   text hash     c21c6ded854ef8bb
+#   content hash  ffcc44c5242cc04b
+#   text hash     7cc641ead9c54933
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

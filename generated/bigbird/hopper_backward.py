@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  072b6d54bbbd9479
-#   text hash     cdccab29425715b8
+#   content hash  b34b3bcbe87f4012
+#   text hash     a044e3ab8218f67f
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  055eaf44424036b9
-#   text hash     d34cd6516dfe4d4f
+#   content hash  60ea522dd2b4770a
+#   text hash     d04252fb68006508
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ceb964bcd64da76c
-#   text hash     af420182da2e3a95
+#   content hash  407fe58d53e0eb25
+#   text hash     bb5d9d265aa5736d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

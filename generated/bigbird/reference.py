@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c6061b43dfccaee5
-#   text hash     f79be9ca883578a1
+#   content hash  10caad7115f6b9ba
+#   text hash     5b1c0ccc1a6842ef
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

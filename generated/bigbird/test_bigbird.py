@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  46d5fa6261ca385c
-#   text hash     43d85852d0d135c8
+#   content hash  9b43aed815322533
+#   text hash     dd7ba1a2bf24772f
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

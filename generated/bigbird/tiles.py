@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8de956c6c6208692
-#   text hash     45a6e02c5d813533
+#   content hash  bf9195de7f6b43f2
+#   text hash     e72626b39a4bc376
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea9de49b3610ef4c
-#   text hash     f3a0be798bdabaff
+#   content hash  cfbcae683f71ec82
+#   text hash     a43b43b76301111d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3e14aba562d4a5b9
-#   text hash     e30e6052c7c6cba9
+#   content hash  66a909c635395643
+#   text hash     aaecdf3c013a936a
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5233667f84327d07
-#   text hash     05e63f2e78626a7b
+#   content hash  e78576ecc01779ed
+#   text hash     a884accd6017c471
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  01b20b622ec0b8c5
-#   text hash     cc5f7e285c45a12c
+#   content hash  1547301ff5432389
+#   text hash     2ef93700eee0c41c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c90c19a01399c00
-#   text hash     e1af9476ed217ea7
+#   content hash  69a5e9d1e4d40116
+#   text hash     8f1c163deab2337f
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  96d43948ba4d40b9
-#   text hash     bf2c4311cc2e6d1e
+#   content hash  90f9a7d2b63c5495
+#   text hash     75805ebd1eebd49a
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c1b934068e6d374
-#   text hash     50bd4f9b0f5fd26f
+#   content hash  4d8c21c27358803a
+#   text hash     3a383c8bd4bdb35d
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

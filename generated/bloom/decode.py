@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf51d89acac2a015
-#   text hash     04e72ed15cc2d9b2
+#   content hash  ece00ee84c119b11
+#   text hash     3937c240827eb857
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

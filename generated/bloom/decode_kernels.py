@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  baa477d0e3ec8cd3
-#   text hash     9898de07f79de46a
+#   content hash  57ca577ef9c6d8c7
+#   text hash     7e5127f921eae639
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c7be49a0796efbe
-#   text hash     f47a13d1149f88b7
+#   content hash  4e50503723cfcd13
+#   text hash     f60925d5dcaa2577
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

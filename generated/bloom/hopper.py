@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  746fc7feae55ac9b
-#   text hash     61301b1472af1198
+#   content hash  5345037094c990ca
+#   text hash     3f699fa4f3801a1e
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

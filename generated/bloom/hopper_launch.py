@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  80cf304ec0de7436
-#   text hash     05b77929d2066262
+#   content hash  7b5b7610085fc651
+#   text hash     b3c5bd87f2aa8f95
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

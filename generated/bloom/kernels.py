@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  77ba96614eae6586
-#   text hash     028cf8c20f523bdf
+#   content hash  199e53e07622ba75
+#   text hash     dd7b22bd6f822263
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 
@@ -652,7 +652,7 @@ def horizons(
     horizons_ptr, norms_ptr, entries_ptr, scale, in_slopes_ptr, q_total, k_total, Hq, Hkv, parts,
     in_slopes_stride_head, PART: tl.constexpr
 ):  # fmt: skip
-    """Store the horizon of one head: the number of positions before a query beyond which keys have no weight.
+    """Store the horizon of one head: the distance beyond which keys have no weight.
 
     exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it.
     """

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  871f3d2c0da089b7
-#   text hash     d077cd1792f40f9d
+#   content hash  d21410016e99b77d
+#   text hash     75fd2921fbe6dd55
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -170,9 +170,8 @@ def _norms(cache, q, k):
 
 
 def _horizons(q, k, entries, in_slopes, scale):
-    """For each head, how many positions before a query keys have weights; None if that is unknown, or not worth it."""
-    # without the key at its own position, which a padded batch need not have, nothing is known of a query's weights
-    if q.shape[1] < LONG or entries is not None:
+    """For each head, beyond which distance keys have no weight; None for sequences that are not worth it."""
+    if q.shape[1] < LONG:
         return None
     cache = runtime.LaunchCache.of("horizons", q, k, entries, in_slopes)
     norms = _norms(cache, q, k)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b945809ca91f16e7
-#   text hash     40215cf91f57d403
+#   content hash  523d057eaa3f5a1b
+#   text hash     65d5e42af858a722
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

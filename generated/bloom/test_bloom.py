@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6848f7796a1fb644
-#   text hash     3a3007fd4b4281e9
+#   content hash  fcacee403d9bbf14
+#   text hash     731407ad3cc8efe5
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -132,3 +132,7 @@ RANGES = {
 @pytest.mark.parametrize("case", [replace(SMALL, q_lens=(40,), k_lens=(70,))], ids=str)
 def test_tiles_are_visited_where_the_mask_shows_something(case, rows):
     checks.check_ranges(VARIANT, case, rows, RANGES[rows])
+
+
+def test_keys_without_weight_change_no_bit(monkeypatch):
+    checks.check_vanishing(VARIANT, "_horizons", "slopes", 1, monkeypatch)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fdbcc9433b3f68a8
-#   text hash     0d4d71c9b8c15528
+#   content hash  f782310ed619a203
+#   text hash     fcfea366157ba986
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

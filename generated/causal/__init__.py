@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  487aa56a75ec5efd
-#   text hash     fd229f590789048c
+#   content hash  35d4a2f2bed72220
+#   text hash     fb49429010dadfb6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

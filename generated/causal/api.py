@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  095d17b53e8775ce
-#   text hash     aab30a3cd21319bb
+#   content hash  70da520f1522ee7c
+#   text hash     4624a88a0ec901ba
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  68264e3ead48edfa
-#   text hash     55257a9f18789b01
+#   content hash  34c17deaaf0a91cc
+#   text hash     416030f6a6aeab20
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

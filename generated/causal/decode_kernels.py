@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ea44a98108d2393d
-#   text hash     51242c922dc13521
+#   content hash  c732d4afdf7fbcda
+#   text hash     e095048f485d93e4
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c539b140d7079c2
-#   text hash     b1c6b29169275b52
+#   content hash  672482befc9b55b9
+#   text hash     3368ecf1b835c090
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

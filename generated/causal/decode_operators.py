@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b0488e99ddc7f656
-#   text hash     92a7d8e0e5417a8a
+#   content hash  00953e6e8720728d
+#   text hash     e616eed76988c857
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

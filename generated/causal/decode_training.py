@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ecde5b016dbb6a8
-#   text hash     e28a952002be6274
+#   content hash  df590c43aba4a78b
+#   text hash     0bf568e48f4009a7
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

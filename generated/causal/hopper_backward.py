@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69fb2000af49166f
-#   text hash     f8dd32e2188f24d1
+#   content hash  b2ee08c3d3eea8f3
+#   text hash     862bbf96fcee5083
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

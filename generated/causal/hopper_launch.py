@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4f3e8c122469c2f0
-#   text hash     458d9d980f53398a
+#   content hash  714f555de3884c31
+#   text hash     dab67ba3493222b0
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

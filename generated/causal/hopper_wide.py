@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a50efa5ca03b760c
-#   text hash     d2fd07daf177d0ae
+#   content hash  d5d55932301e12a0
+#   text hash     508b9966a026b8d3
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

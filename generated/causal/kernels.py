@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  18e9ed8e0431e06e
-#   text hash     58b36c8e2a12e0fb
+#   content hash  150a5e694f9af5c6
+#   text hash     56c56f8fe7ab0997
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

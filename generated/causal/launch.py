@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fefdf619467ebb53
-#   text hash     de6306c85c62a226
+#   content hash  b17b3f44b6344a80
+#   text hash     c7f61b36285de38c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cf23d47b8c60a729
-#   text hash     0f61bfb865dd3a9f
+#   content hash  53a0ef0a5289e3ef
+#   text hash     b30f90bd17a5a8f3
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

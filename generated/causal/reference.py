@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  615e310577937bed
-#   text hash     975c96768d00961b
+#   content hash  487471ac8022d27d
+#   text hash     ec40542157068163
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9d96cc2344f5831b
-#   text hash     5b23098cad5b964d
+#   content hash  bfeb8485aac2a789
+#   text hash     64da6b7fe411e1dd
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

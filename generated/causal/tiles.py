@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  06840bfc6880365c
-#   text hash     2e6b587151154ee0
+#   content hash  97796a55f455ed7d
+#   text hash     5681dd8153187ecc
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

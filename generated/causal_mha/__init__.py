@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  361426b5de14b1ce
-#   text hash     fb5ac672486245a3
+#   content hash  7154f8f49d3fbaac
+#   text hash     fa0385502fdb5e78
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

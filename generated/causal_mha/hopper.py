@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ec2f1a78e8bccc8f
-#   text hash     4794a45a5fd652cf
+#   content hash  78c09af1759abb79
+#   text hash     1a65d8fd1c40609d
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

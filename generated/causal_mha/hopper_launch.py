@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b3dda13fc243f2c1
-#   text hash     c2c6e6066c86d4d5
+#   content hash  1f6908adc69b7225
+#   text hash     b31ab729ab33b310
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

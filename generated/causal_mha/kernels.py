@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c9ff46030a4228d2
-#   text hash     30d524aa751aaba6
+#   content hash  26ebdaeb6602d7db
+#   text hash     5d34325284bc1e0f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c8ff7e72aa28d214
-#   text hash     cffff62da20d88c8
+#   content hash  705652cb8f9f0b95
+#   text hash     eb25b1f1c31078e0
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  465aabd6a7375bf5
-#   text hash     402fcdfa2866bb2a
+#   content hash  b9aed2ac9692bfb7
+#   text hash     eb5b2481a080c8bc
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f531d4127b5e760b
-#   text hash     9d0d6b43135a14c0
+#   content hash  1f214fdd6713de4a
+#   text hash     e64b0e4a9ff46935
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

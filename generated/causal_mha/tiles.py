@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  201e70b6073b2f4e
-#   text hash     8422b26fc1139aa0
+#   content hash  6633211a849cd6ae
+#   text hash     6e7655e2e13b5403
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  defa7869355ae222
-#   text hash     b59b25e54ca22c88
+#   content hash  1fa0044f2de6eb82
+#   text hash     2621c9934dd384a2
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

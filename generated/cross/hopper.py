@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8da9167bfed64fe6
-#   text hash     2b4dfc07b7ca25ab
+#   content hash  1c8b53cb10ad04e6
+#   text hash     45455f1907b8235d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d4f41df3aaa79da1
-#   text hash     0b9f34142794df48
+#   content hash  855afa2cf565a863
+#   text hash     2c846792e3bcb03c
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

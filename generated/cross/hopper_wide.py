@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c101561c2f22b104
-#   text hash     65a97c17a351cf02
+#   content hash  74134cf6c55bfcfb
+#   text hash     370886bd65fc2066
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

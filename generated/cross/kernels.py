@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cd6dbe2df801027b
-#   text hash     538dcac29449794b
+#   content hash  e2695198589b2e91
+#   text hash     d85b873dce9c0b8a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bd060d7b778ae190
-#   text hash     28c9fa5d5bb340b7
+#   content hash  96b3396f599f37d1
+#   text hash     868f57b23ed8599a
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

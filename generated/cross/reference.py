@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  87e03f194ef4194f
-#   text hash     22ca129b3701243c
+#   content hash  a7ce619322e56bf2
+#   text hash     504023eede73954c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa575b29a14a4ca5
-#   text hash     cc1914ae1c5cfb1e
+#   content hash  d4a0fa7a6a2dcecb
+#   text hash     0ae918067f12b94e
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac550babc230d3e9
-#   text hash     c36b253d304d9ffd
+#   content hash  eef497a0ac83a79a
+#   text hash     a793b0d546b9a98e
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

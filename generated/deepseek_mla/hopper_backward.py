@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  62ea7fbdef1c1004
-#   text hash     87fd0ed7fc477a17
+#   content hash  d338ee548eed147c
+#   text hash     2ad5b872146e63e6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  824697a21b3cd35f
-#   text hash     00b236613cc68c90
+#   content hash  d3d428415854fede
+#   text hash     b1559ab82823d64d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

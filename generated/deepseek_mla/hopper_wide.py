@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d8a088d27e27ab12
-#   text hash     4d3ba38bca7d6999
+#   content hash  7ef302dc79ea67c0
+#   text hash     221eb44c5c1a1e84
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

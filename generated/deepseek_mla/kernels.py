@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2eedaa95da6bc4dc
-#   text hash     f7487eeb62eed540
+#   content hash  cd6aa45ea238eb78
+#   text hash     84091237428f9fa0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

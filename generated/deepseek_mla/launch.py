@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c247082418891357
-#   text hash     c48d09aef7e8be90
+#   content hash  4a1fabad077bf1a7
+#   text hash     73086f17be6b4eb9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8a6baaf126a9bfbe
-#   text hash     9859e9019f9d2914
+#   content hash  d64a074721e9c223
+#   text hash     caa9cf8e084a421e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

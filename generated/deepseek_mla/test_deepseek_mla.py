@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8e9a42b2662b5f65
-#   text hash     1cace0d9e885c158
+#   content hash  979e6711e3fe69e5
+#   text hash     a505d47c26c8e2e6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0f184f918b0c642a
-#   text hash     8e6531d6f413be09
+#   content hash  1b534d3d593023b4
+#   text hash     9351d3221697f975
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

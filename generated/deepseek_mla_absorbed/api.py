@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  14b004e4eee51809
-#   text hash     352a6e09aafe3138
+#   content hash  414504155cdc08a1
+#   text hash     f9ee9ce79b84e8e9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

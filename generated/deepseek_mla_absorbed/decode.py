@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  48a49e0c80b16da3
-#   text hash     ecf8873a0a8d4579
+#   content hash  100e98537848ab48
+#   text hash     24c7afa4ef64c2c4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2df13d8246f091a9
-#   text hash     abeb0697857c10ba
+#   content hash  6f1b561ed93db5bd
+#   text hash     180b90ba0a9a991f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2266142df46a47fe
-#   text hash     ac07a3f9d18850c0
+#   content hash  0aadd0e1786255e9
+#   text hash     10226d2daee6bf0c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d22520e035b87027
-#   text hash     01fb8a2a4a7f1d00
+#   content hash  ec1eb57cfcea9921
+#   text hash     517efc24a4d63760
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

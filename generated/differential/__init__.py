@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cc3cf5435e03210f
-#   text hash     c03cc1251bf53bf0
+#   content hash  f05a4feed22cd195
+#   text hash     36b9ff21de309efa
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b96cfc89e48f1d3f
-#   text hash     7ea582c9021c9cf1
+#   content hash  5d4e9d04ff84bea0
+#   text hash     3eda837ed12dcf28
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e1ab288fa3095139
-#   text hash     512082f5c99a6976
+#   content hash  e36ff756fed59300
+#   text hash     ae1a8a07f1e9881a
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

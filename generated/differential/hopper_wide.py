@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c6932fd02a8961fd
-#   text hash     b77cf835000b67c9
+#   content hash  54470b37bb42c3f3
+#   text hash     edde3fcb21ec56d1
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

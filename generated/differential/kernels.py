@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8c4be0b143eacc7a
-#   text hash     c67a7f7904196def
+#   content hash  b8c00de52e53e456
+#   text hash     7a6c44062accc7ce
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  45a6d8d7e9cce134
-#   text hash     54e4b1702adbf1b3
+#   content hash  58f697bae7f67169
+#   text hash     8cc9bea3d51697ab
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d4f1d2316688fc3
-#   text hash     9edff0e3c690f1ae
+#   content hash  a72e8216e813dd5c
+#   text hash     a1e508260fe164c7
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bd46a134ee5f56e1
-#   text hash     427fda9a9d9a0f26
+#   content hash  29c5ace3fbbad73f
+#   text hash     5b11c01a01b9fa16
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3aa363feb88a421c
-#   text hash     e0219d22f4c53323
+#   content hash  6fb4ca57845ed50f
+#   text hash     f932bb8eb0847d98
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6580e789ccaf9d76
-#   text hash     5ed88c79390f3aea
+#   content hash  5366ae3631435506
+#   text hash     1217449a71fcd064
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  671a1b622b6385f2
-#   text hash     264e07c55f9e713b
+#   content hash  5c8582ceff53b568
+#   text hash     011f573e795da7d5
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

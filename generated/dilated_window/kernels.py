@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  df9eec553e8190af
-#   text hash     d22d391778869a03
+#   content hash  0beef63c96c7e556
+#   text hash     0319e4bb03ac390f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

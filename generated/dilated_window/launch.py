@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  183b79abc312244e
-#   text hash     3cea490501c38a02
+#   content hash  27cef193dd75f541
+#   text hash     f8e598aeaca6c9e6
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

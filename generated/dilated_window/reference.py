@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0c9d9f5b41a70717
-#   text hash     91314febca76e69a
+#   content hash  f6985a074774dcc0
+#   text hash     ca43e76928366531
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  23400e952bd76cc4
-#   text hash     1242e9b7a68c4e16
+#   content hash  3d96215ff7b6669b
+#   text hash     76c51aba6a9fbd15
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

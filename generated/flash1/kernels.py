@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1c3309dff46e898d
-#   text hash     ecc1b3964b27476a
+#   content hash  aefa52b27ee1a8fe
+#   text hash     c2c1556abb6b0425
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  069d8f7f153381bb
-#   text hash     9dd49a3e720f3cf1
+#   content hash  0e9f90258aaf7ec9
+#   text hash     c7ae73a578d3355a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

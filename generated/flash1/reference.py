@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dc5a2d2106d523ec
-#   text hash     ff1f95028533d4c5
+#   content hash  62c4dc96df4c611e
+#   text hash     6fea894bdf50f49e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

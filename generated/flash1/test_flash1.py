@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  de195279e454ed21
-#   text hash     213a1f7eaa689ea0
+#   content hash  946dc7367ac5c5cf
+#   text hash     fd3d0ae49df65a79
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

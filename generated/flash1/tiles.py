@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d5efe048ca9c35e2
-#   text hash     33bded8696046dfa
+#   content hash  ff3359b1a972941e
+#   text hash     8387aebcb8d8fc6d
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  942c2336fd117c5b
-#   text hash     c15d2b62cbb26fc9
+#   content hash  e2ee00b516c69a06
+#   text hash     ce669b23963802a4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

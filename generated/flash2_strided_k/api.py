@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1011fa66c1a6faf2
-#   text hash     213d6a9b6203bfd3
+#   content hash  997097556808b556
+#   text hash     2864a742dc5e8c4f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

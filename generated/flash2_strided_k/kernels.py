@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  96d1e730a48df1c9
-#   text hash     54d0a2c67b4ca71a
+#   content hash  15574afdbbab1c65
+#   text hash     998fde4b1837fea5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ff0105db577346ce
-#   text hash     7138786cf57b852b
+#   content hash  9042bca53a00698c
+#   text hash     d427d2824095b6b1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ad3b01a7b7d86b5b
-#   text hash     9cd5959bcaaf3a3d
+#   content hash  45671cca017055e9
+#   text hash     e22d4c38bf47c0fb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

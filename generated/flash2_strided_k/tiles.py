@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  043ce9418c08d1cd
-#   text hash     733d06d577a6731a
+#   content hash  faaa8db7fdcda790
+#   text hash     ca07686ae214c07d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

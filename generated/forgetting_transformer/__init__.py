@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f89f66646727e1c
-#   text hash     13bc20a0e2971d86
+#   content hash  d31166808083683f
+#   text hash     e3c4115018579f24
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

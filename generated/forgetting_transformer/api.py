@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  12dd859d2e021ef3
-#   text hash     6b2647cd2e72af41
+#   content hash  ad0be3bd9e5bda29
+#   text hash     ba66c9f66f565730
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

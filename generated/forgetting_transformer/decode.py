@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  78ed97c85119e406
-#   text hash     1ad460751de6f723
+#   content hash  568236529ce0d569
+#   text hash     2bb56f5bfc4b383f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

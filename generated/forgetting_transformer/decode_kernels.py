@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c78c5de4af3d4ed7
-#   text hash     3fbb994c305ff92d
+#   content hash  8cdbf952ad0005aa
+#   text hash     b67669db1a6bec40
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  399d39870be37e99
-#   text hash     234bb00b8b8e2068
+#   content hash  e004ecdaa970ab64
+#   text hash     425491a8b8c2b5f2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

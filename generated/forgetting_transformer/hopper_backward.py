@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7e6d9d796a9e50a4
-#   text hash     23f1246898e6d2cb
+#   content hash  8b8be7ca6e76a590
+#   text hash     fe10c193715e537e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

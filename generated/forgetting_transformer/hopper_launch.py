@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f8411ed7fdcf2e25
-#   text hash     526025097ac45a84
+#   content hash  f5cd5885c337fd55
+#   text hash     fd513cdd5eac9433
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68c9cc5c3e9b05c6
-#   text hash     aff2270394606333
+#   content hash  07e457ef5d9dea71
+#   text hash     2e4d68c55db917e5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b23567894935d826
-#   text hash     f69eb68f2c48957c
+#   content hash  68c67047ec3f05bb
+#   text hash     223d27c4714c26ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  32ae706e22ed5845
-#   text hash     ddf85bc254662af5
+#   content hash  8912d72b57d9c4e9
+#   text hash     59fadc5bd0e5d8da
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -128,3 +128,7 @@ RANGES = {
 @pytest.mark.parametrize("case", [replace(SMALL, q_lens=(40,), k_lens=(70,))], ids=str)
 def test_tiles_are_visited_where_the_mask_shows_something(case, rows):
     checks.check_ranges(VARIANT, case, rows, RANGES[rows])
+
+
+def test_keys_without_weight_change_no_bit(monkeypatch):
+    checks.check_vanishing(VARIANT, "_shorten", "log_decay", -1, monkeypatch)

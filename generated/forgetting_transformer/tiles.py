@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ac5a82d801f4f374
-#   text hash     e069156fb53bd5c5
+#   content hash  1cf7dd3e808f2e86
+#   text hash     8cde72951a0df902
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9865be20260c6f9a
-#   text hash     4415320c6919cb84
+#   content hash  dc026d12ac70cac0
+#   text hash     914ba739714147df
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

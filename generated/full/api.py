@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c629936cf0ae971a
-#   text hash     3a12ece794093921
+#   content hash  5402598c89ad7e16
+#   text hash     9c59eb843a02868d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

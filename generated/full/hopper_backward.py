@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  252fc4f857dfcd7f
-#   text hash     e8e518fbbff9ef2c
+#   content hash  f414d905a85f49c7
+#   text hash     6bbf70ed4cb5c088
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

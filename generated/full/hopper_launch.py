@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e5c90e4731be9c24
-#   text hash     273046ed12e874d1
+#   content hash  c45647329b2a4d8a
+#   text hash     93c136f2a0b14d46
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cb6340c9f054e55e
-#   text hash     71ec1f3f5b62fa90
+#   content hash  1b88479c5ac8ec65
+#   text hash     077267f3a007dcdd
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

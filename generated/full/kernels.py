@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c139307cb38f34db
-#   text hash     65a2d2e7257b1cc7
+#   content hash  7b32770900b33b90
+#   text hash     b408cdc8ea7f5eee
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

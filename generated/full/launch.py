@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  537adc0f3b2e6d9c
-#   text hash     3a61dd65c7e6592b
+#   content hash  2594bbdd770b2fe6
+#   text hash     2aaca3b686e44c97
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

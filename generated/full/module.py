@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7405b6e421d06fa4
-#   text hash     b909c11830f1152b
+#   content hash  1df84e5ace95fa5f
+#   text hash     8d59b5ea8a3f76b1
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

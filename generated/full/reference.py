@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e9ac54388e8d0696
-#   text hash     341571f4c3727d26
+#   content hash  3de60c2111eda4fe
+#   text hash     9ff8958ee710a3f8
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

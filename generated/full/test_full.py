@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  579d5f6ac0b9ab7f
-#   text hash     ad12c299939b7a05
+#   content hash  9ac77a027223771c
+#   text hash     addf16e3d2ce0fbd
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d4f362593ca22b3b
-#   text hash     94866a31271c5048
+#   content hash  5badd53e9ece426c
+#   text hash     e176ffd190a0c116
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

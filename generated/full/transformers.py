@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c38ef3a6ee55841a
-#   text hash     167e65f9f6c59b8b
+#   content hash  9f3402126fe7f977
+#   text hash     9d30bb73acb729ed
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

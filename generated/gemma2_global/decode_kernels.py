@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b7ca361b0d96932c
-#   text hash     4cdac8d3e34903d9
+#   content hash  451875c579379e69
+#   text hash     3bc661a5197d1e25
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

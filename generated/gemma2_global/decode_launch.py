@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dd01a4e7b43f1716
-#   text hash     852827db17187bc6
+#   content hash  a7f1b01324d1ff44
+#   text hash     1059af6c535e89fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a321972054f54a79
-#   text hash     14aea02167c97479
+#   content hash  8c8f72671a041561
+#   text hash     131bb1d3dd495be0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3b1175e941643a95
-#   text hash     afb5bbbb46ad40c4
+#   content hash  5a3e49c7dcde6926
+#   text hash     9e3c07e87a7dab60
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

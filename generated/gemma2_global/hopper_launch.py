@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  caddac185c4d92bd
-#   text hash     432c12bb7312b923
+#   content hash  c6cc83b47ae6159d
+#   text hash     81190668f36a66b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

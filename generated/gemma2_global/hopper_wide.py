@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5f247a5282348ba1
-#   text hash     49972cf5b006f88c
+#   content hash  41dcdef13e5d112e
+#   text hash     affa74c6668d3253
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

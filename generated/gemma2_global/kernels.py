@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a225ce4ee3349fe1
-#   text hash     f2f4af038acf7c4d
+#   content hash  7b5d7b8737248af9
+#   text hash     dc5d6eb3c98f8203
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

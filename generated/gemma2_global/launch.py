@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6309c5478cb7f320
-#   text hash     694bb4ee87beeb11
+#   content hash  e0c32441656f0132
+#   text hash     c1cb7f147aca1764
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a3350bb53cc7d08b
-#   text hash     42a9855410914d64
+#   content hash  9cc4944853b8ff51
+#   text hash     68a42d828db0e54c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

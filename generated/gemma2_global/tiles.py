@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d96caba1420451ba
-#   text hash     58a13282ce07ffd8
+#   content hash  df53bcb9b108869b
+#   text hash     1bf6ae87a7739a2d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

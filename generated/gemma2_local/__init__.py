@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  00a21ff62e418162
-#   text hash     4cd0e6fd0916b385
+#   content hash  85716a2a2da4bfdb
+#   text hash     897751595dd484da
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8eb48b0c02e04267
-#   text hash     7fee8410e96e18cd
+#   content hash  1f3b5ba87d17fe87
+#   text hash     b2af3a43589a987b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2a086032160f33e6
-#   text hash     64ba939e3bf6853a
+#   content hash  27e5fbc65189c40d
+#   text hash     9f17ad735193e703
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

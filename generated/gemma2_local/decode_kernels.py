@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24c4299b65371497
-#   text hash     458dc931d2ad86f8
+#   content hash  47b209182925bd1e
+#   text hash     38c095e4e09a49dd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f4751d9e9edc0db5
-#   text hash     e943cf5049a28656
+#   content hash  b45b1c9b8a3d5dd8
+#   text hash     23221d87690c1a05
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

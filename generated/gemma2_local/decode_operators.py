@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe018b5661f5c0b9
-#   text hash     95acf0d599b9582b
+#   content hash  e394cb5d8fb3d20b
+#   text hash     8c7bb34f9ad386a6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

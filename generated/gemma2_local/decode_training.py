@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3a2b3e72618f8902
-#   text hash     705ee2585cdf6a44
+#   content hash  06bcb27bc8b8dace
+#   text hash     530912f60b727140
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dc5b8a4be5654ba3
-#   text hash     b677cee56d76fe49
+#   content hash  4f256879fcd808d9
+#   text hash     c0c924ec4ec90f02
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cba812859627bfb4
-#   text hash     94e7b108d4b60d2e
+#   content hash  ea21e8655258ec19
+#   text hash     9d346f3d7a1f946f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

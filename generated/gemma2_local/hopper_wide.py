@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  081440ed42be5fa6
-#   text hash     bdd0c182b8f7c8da
+#   content hash  13c492fa5271b683
+#   text hash     e0b6310333a6225e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf33c3e90459161d
-#   text hash     3fedc2fa22ea6cd3
+#   content hash  a84d89f9d62dca18
+#   text hash     2575c7223ae8b0bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  242b06cc5010c513
-#   text hash     a457b4567e904d3f
+#   content hash  24463a6bdf1ecc90
+#   text hash     1a233f862a038ce7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

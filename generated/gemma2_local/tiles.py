@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  160b0597b9a2df9e
-#   text hash     5d3cfb89f0498cc6
+#   content hash  cd97b37d467270d4
+#   text hash     aca442f88162e03e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a6f1a97ccf97fb72
-#   text hash     1751b06071139884
+#   content hash  420c9fbc9e8e13f1
+#   text hash     b3efb8aabff55733
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

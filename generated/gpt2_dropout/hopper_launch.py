@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8b9b6d7f93b68dc3
-#   text hash     3379f7040786dbc7
+#   content hash  1fee5a0e09925c61
+#   text hash     f943cb6aca01e34c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c19af5bf575045c6
-#   text hash     a6aa15f542a5d3a7
+#   content hash  0defb552e76b75dd
+#   text hash     f259d724e15ca7fc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

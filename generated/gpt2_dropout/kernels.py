@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f0fbf657d08b190e
-#   text hash     bc8cf1f9da205402
+#   content hash  0906168faf6cf570
+#   text hash     b9e24949fc123c76
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  56b7377c7952a7b5
-#   text hash     629cf41f8903fdd6
+#   content hash  1f69615cec8cfee6
+#   text hash     469f12b4a7bda598
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  424cf175553d5265
-#   text hash     2a54a6c9c0f923c4
+#   content hash  d3b2c10f3e37c091
+#   text hash     82b8e2be55672bd8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8c394392b326f7de
-#   text hash     8d54a6a62090afe7
+#   content hash  7c01b1630b93190e
+#   text hash     2ebb7c7509274579
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  87138208349c17a0
-#   text hash     282e0815694a89ab
+#   content hash  7bda79eaebc070b5
+#   text hash     dd9307885dc96acf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

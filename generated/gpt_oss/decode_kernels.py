@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a9c0e2b3a0cf40cb
-#   text hash     64c442dd5f6d9e98
+#   content hash  06fa94ea3cbb9fbe
+#   text hash     814e5411fda9c332
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

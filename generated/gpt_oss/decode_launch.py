@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  55a5921aeaf5120f
-#   text hash     b1d01a919fbf455c
+#   content hash  0ef5462eab462437
+#   text hash     d6dc6ab2e9aa95d1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

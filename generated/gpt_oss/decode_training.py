@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b6509f07f2d75184
-#   text hash     f3403ef1361260f0
+#   content hash  7e3e9e4fb62a8220
+#   text hash     11f5c14ccb029216
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  75b73ca65780bfc1
-#   text hash     9d34403dc391d8a6
+#   content hash  0c7628635a276630
+#   text hash     6fe05b536d752aee
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94b24d71dd861e5f
-#   text hash     6b3acfe57c2406e3
+#   content hash  c87271b386e6905b
+#   text hash     ef30b7212e66d6b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

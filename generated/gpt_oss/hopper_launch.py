@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dc091464d9229cda
-#   text hash     cc3804d5632184b7
+#   content hash  dab23d1bf3d1ac6d
+#   text hash     271dc6daf8db3d82
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7bc37c8b244eb478
-#   text hash     b394b33dc9b4d2e8
+#   content hash  41e5593d38a70d32
+#   text hash     72f01d7caff6c335
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

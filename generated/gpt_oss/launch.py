@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb523b26aa36f1af
-#   text hash     93bacbc1a291c244
+#   content hash  7917b5c90026842d
+#   text hash     5e14f0386164ba14
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6749a69a1af80d9d
-#   text hash     ccb436d5b9a6d1db
+#   content hash  95089d3adf4e5a40
+#   text hash     870e07d560f81147
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

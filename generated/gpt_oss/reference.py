@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  55e7da00af0106a4
-#   text hash     676296c34576ae7a
+#   content hash  9d2ae356b3c481d2
+#   text hash     28f8a7b47188514a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

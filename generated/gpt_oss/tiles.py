@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  975c5b01212fc0b5
-#   text hash     a81689d0709dc36a
+#   content hash  c01893bed14852a1
+#   text hash     14ebea0fc8c273a9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  57964e517753a058
-#   text hash     68afb9f332871d4e
+#   content hash  0695bec734fa72ed
+#   text hash     bace87a1557c18db
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

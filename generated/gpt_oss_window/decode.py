@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae0ee384a74ffbe4
-#   text hash     6f809028a6ac6e20
+#   content hash  873b5a541a87fab7
+#   text hash     c73bb42cf1f6d35b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

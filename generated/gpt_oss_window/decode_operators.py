@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ff84f70f2b713a98
-#   text hash     b318ffb868e6b1cb
+#   content hash  36d1e9e4645f29a1
+#   text hash     fc20a51c733ba80b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0eb33ebbd4f994a4
-#   text hash     92eba746384d5d40
+#   content hash  65de9b820593c989
+#   text hash     d44159eaa16c1750
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  318274f5dba4b4ac
-#   text hash     ec265721b77f16f6
+#   content hash  39ea1b34211cb264
+#   text hash     7e8335c33427adef
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0b0091ea838ded7e
-#   text hash     e8611958892e29ae
+#   content hash  b3096a52a8957e84
+#   text hash     f006bba2aa9ad241
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

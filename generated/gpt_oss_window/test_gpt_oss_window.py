@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  98c42b1e1974afbd
-#   text hash     7c815c54c956a744
+#   content hash  d33ad482f9afa8f5
+#   text hash     4f221cf1b96e58a7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  068f06e16524571e
-#   text hash     3510b74767fa97b0
+#   content hash  bb834b10bea3b77d
+#   text hash     e53767b7dcee0bcf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b1bc754b0e97f8d
-#   text hash     99c1aa1be514d57d
+#   content hash  e2ffab4843648190
+#   text hash     df49a8cbd9ea8b5a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  16111ab86b6c3891
-#   text hash     f79e580bdfe7961f
+#   content hash  eb4ac5b722726a6b
+#   text hash     1fedce4d3fc38579
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

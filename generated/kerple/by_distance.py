@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c9e49be9bca21744
-#   text hash     66a9a59fa72b7347
+#   content hash  c2ae8061f06eced2
+#   text hash     aefe57c672d45275
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  982897c2c2b69329
-#   text hash     42f758c7594c1c80
+#   content hash  9c2418f4e588a810
+#   text hash     8702638e315abd68
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

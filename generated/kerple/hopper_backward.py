@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3125362d9dc6a85e
-#   text hash     342554dcb23914fd
+#   content hash  243e234840b84ed6
+#   text hash     06a8808d4946daa7
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  485a17c49b6feff3
-#   text hash     16aa87aef0a31051
+#   content hash  e71244f94a674592
+#   text hash     2f11a4d3e2c18532
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

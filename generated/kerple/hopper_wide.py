@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  06be1594f67c2a1c
-#   text hash     d2e708542a5b2239
+#   content hash  d35b9203d1d3cf54
+#   text hash     bf1485a6ca8a3454
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

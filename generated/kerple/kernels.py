@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ef9c4db24744289a
-#   text hash     e5068a3259aaee1b
+#   content hash  983e6dd710f2f322
+#   text hash     120cf1a8bd7a8979
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

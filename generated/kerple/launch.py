@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c893026fdb362c87
-#   text hash     b884c266646621c5
+#   content hash  f55bb3f6e66f4b26
+#   text hash     b0545a35e971b9d1
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

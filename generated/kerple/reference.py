@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d70642a8e615d5b8
-#   text hash     4cc9afc34035b956
+#   content hash  1bc2a4e73ea31579
+#   text hash     8ad2768ca41b9f6f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7ffbefada994c68a
-#   text hash     9424a9f4893caf9f
+#   content hash  3352e0072f438368
+#   text hash     ed6d44fb5f9ce56e
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6a1cd72c3ec95425
-#   text hash     0237ce3ac0ae2a26
+#   content hash  0202c2c7568689ba
+#   text hash     9dab98216fbec2c4
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9e9226d06ce16678
-#   text hash     96ed71cf8cee1d15
+#   content hash  68362fa6bdb02a81
+#   text hash     ce3c1600df25d25e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

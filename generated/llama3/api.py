@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8fc414de939ca51a
-#   text hash     bf29177878140627
+#   content hash  ace0c9c1a34c71f7
+#   text hash     4647f12ac4aba03c
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

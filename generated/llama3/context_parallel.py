@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bbe9a3ce9279abb6
-#   text hash     bcd33a8edb9102aa
+#   content hash  9b7a858d613692ed
+#   text hash     0cf2cc60fa299595
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  775d6f60da14c16a
-#   text hash     05f99eeec34e4c0a
+#   content hash  0f522b184bbd467e
+#   text hash     e9c81de8772a919d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

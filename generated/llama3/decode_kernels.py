@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a1e5d2a83730b0f
-#   text hash     1936dbc537719313
+#   content hash  24cd431547ee21c2
+#   text hash     0d89a94ae88e6b55
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

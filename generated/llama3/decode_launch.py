@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25bf15aae5c9c496
-#   text hash     0528ac09f9d63b2a
+#   content hash  bb071e747b586f1e
+#   text hash     7e9f3a6af1c0271a
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  33b41a7a63e6e014
-#   text hash     87fc15f2494a197d
+#   content hash  36e8cd9dd422d535
+#   text hash     325e0ed7797f20ad
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

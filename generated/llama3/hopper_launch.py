@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5c5986fd2787465
-#   text hash     83378c14915209e3
+#   content hash  944641c65b65e508
+#   text hash     9fc0bb67a2f768e4
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

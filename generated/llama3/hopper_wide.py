@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0859dd1d6c0aa810
-#   text hash     8a144ce251519ca5
+#   content hash  71b15dec628cdbce
+#   text hash     cf15c017fbca8558
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b73226d4fc670091
-#   text hash     0e1fcf6c60a3fe5a
+#   content hash  b3a10e6526047ffb
+#   text hash     02c5f1b50bf26c3d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

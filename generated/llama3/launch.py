@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1bd220728e15e009
-#   text hash     cfc1cde929713e32
+#   content hash  bf01811143c711dd
+#   text hash     1ed8fcfaa0483f39
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

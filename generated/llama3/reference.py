@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6f60bea0107349e1
-#   text hash     201f0426b3c66c88
+#   content hash  85da67885239aab3
+#   text hash     e69f09748f0ca0fc
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

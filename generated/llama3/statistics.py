@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a525de4d44749f5b
-#   text hash     2164e04da11a5ab9
+#   content hash  5e07d612bfa492a4
+#   text hash     4f74699fa6cf3285
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f71665e5c527a61d
-#   text hash     1a7cec79993b985c
+#   content hash  eaf65630560411ec
+#   text hash     6dbb94c2c83f1211
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

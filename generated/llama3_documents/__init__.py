@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1e55bff4b26cf86e
-#   text hash     b4f23960f64b6a25
+#   content hash  9d5fb754c1960452
+#   text hash     f77fc4ab8fa56134
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

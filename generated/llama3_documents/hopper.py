@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  256e08cfea7f5574
-#   text hash     ee7313a5f4301240
+#   content hash  0aa47ebd75b1071b
+#   text hash     90fd55f6d3b8ab26
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

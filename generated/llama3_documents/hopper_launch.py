@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ba0882c2894bb254
-#   text hash     6ff7df6024465973
+#   content hash  cc74ba2ee46d2f5d
+#   text hash     ee09c82f9b8dc688
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b2a88c41bea3f6d
-#   text hash     b1e988303d52dfaa
+#   content hash  8b5cc32aaadf69db
+#   text hash     2e9dab5b1c2828fb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

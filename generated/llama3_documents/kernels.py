@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4cbd3095bf4b9d38
-#   text hash     bbae9133ea0f78f1
+#   content hash  451e5a2b46f36ddc
+#   text hash     921996482306411b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c48d68ad8bf53015
-#   text hash     e3a291bb85230c6a
+#   content hash  3218acf5f02c773c
+#   text hash     382374a4967d248c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e5c1f7443605154e
-#   text hash     167ecc180c3cb130
+#   content hash  425fcb0f2d4d60c3
+#   text hash     841777edd8d3dcb0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

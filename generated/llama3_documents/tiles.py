@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b1902953db71e0cd
-#   text hash     d5f229505d09a262
+#   content hash  a58382d2bff926b3
+#   text hash     e87f753ec87a185b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fcfde04d0e774052
-#   text hash     12a3ec1a36eced16
+#   content hash  086e086b873e4b04
+#   text hash     e09f95a0948bd7da
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

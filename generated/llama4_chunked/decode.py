@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39d3ea944a2eee7f
-#   text hash     215d7255eb07c357
+#   content hash  367df83c02c86e7d
+#   text hash     826862ab94bec265
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4c135001e19de3e
-#   text hash     398eb079042bf9e4
+#   content hash  a44ee573bb86d5fb
+#   text hash     faebcebc8160d54d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56aa3c28c8112df8
-#   text hash     68dc65cf0c4d390e
+#   content hash  d0f4ffc894e75821
+#   text hash     79ab96b35239e1af
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

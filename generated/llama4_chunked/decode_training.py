@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3ff356452c905065
-#   text hash     b6a122c9055eb26a
+#   content hash  812cc70c5b884335
+#   text hash     f6f19a3873173060
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

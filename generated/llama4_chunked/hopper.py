@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  12148aa1348c26f3
-#   text hash     e9625c125c8bd1dd
+#   content hash  e5ef20dc52260c32
+#   text hash     48cf6cd1975ab780
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1f43970b41ecb9a
-#   text hash     b1bf44c8feb8ba29
+#   content hash  77540d2654717678
+#   text hash     a4d23682d9160e54
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

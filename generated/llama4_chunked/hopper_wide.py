@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  449c20ca532d8118
-#   text hash     ec194ea1fe0de2c1
+#   content hash  a43adab8f4e24d53
+#   text hash     a427dfc805bbbe08
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

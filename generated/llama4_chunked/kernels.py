@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3a7d07a5eb773bc8
-#   text hash     6128fc653d9cbdbf
+#   content hash  79253855eab99820
+#   text hash     0cf4b9708845a0ca
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4a7f4affdc3749ff
-#   text hash     81bf183f6265564c
+#   content hash  74f9408e0389c713
+#   text hash     9526add2781e48d6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ac8c5826a2138e66
-#   text hash     ad591eea31e93693
+#   content hash  959dc17f1b3b2531
+#   text hash     cd074fd39cb7f0e7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4d4476dc4c53f400
-#   text hash     ccefe0ae4ebd0cf2
+#   content hash  e8d4fe30cde1192f
+#   text hash     1de607750ec28253
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

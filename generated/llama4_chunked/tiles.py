@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  17c145af6c479395
-#   text hash     4964b8c2a4c8ea9d
+#   content hash  1fac11b9104775e2
+#   text hash     08810d3427a2e01e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

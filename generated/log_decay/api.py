@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  27d6b5ac075d14d0
-#   text hash     01b2e58410c79a0d
+#   content hash  bb796c4a332c46ea
+#   text hash     e841bb86c325e9af
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

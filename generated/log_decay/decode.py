@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  93a04f348b74bb0a
-#   text hash     f462690af6c5f19b
+#   content hash  8b1ae1bf02c2aeea
+#   text hash     3eacb081e7842ede
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  51157b0ee9b2059c
-#   text hash     b2e04b966098ced1
+#   content hash  b17dde126d40c4a9
+#   text hash     3814e6b3d2e1cc9f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef167b7359539aed
-#   text hash     508dc973257a1ee7
+#   content hash  7ee93ac420e16c55
+#   text hash     7c1b23e8378e41fd
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c35f5b33fd0c706d
-#   text hash     d280db5683e5899c
+#   content hash  e33e8e017aa29041
+#   text hash     343091562e506f40
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  31aba436bfe6b3e0
-#   text hash     8ce68b7fa66330b3
+#   content hash  314104f1de1fe5ab
+#   text hash     3f43ca0151473041
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  522943fa3ae3d35a
-#   text hash     dbce821725958f65
+#   content hash  795d6e34fadcfc6b
+#   text hash     d231f8b1225f6189
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eed55d1bfcd358e2
-#   text hash     c6cf8618ab504782
+#   content hash  dd1c6b0daa1d32f0
+#   text hash     2bf4d48661300582
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

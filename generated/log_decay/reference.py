@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b1ad19305169901
-#   text hash     8208e0a2cdc596fc
+#   content hash  bd876c53d6ff8a97
+#   text hash     b0c3097c4189c854
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  89570a885afed526
-#   text hash     a8f725dcf7bac93b
+#   content hash  03280018c9eb2744
+#   text hash     a698881ce8a6099e
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  acce441e3bfcb067
-#   text hash     b1fa58226c676e73
+#   content hash  c62ec9435ff8e654
+#   text hash     f62b56d74f088af9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

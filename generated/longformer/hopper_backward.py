@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4bcf7075dd99957e
-#   text hash     cab53398291e9bb5
+#   content hash  bed0dc2ab55dac5b
+#   text hash     ae333c72fd935751
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  83ce7e86d289e92a
-#   text hash     3ee31c742ab593bf
+#   content hash  61b5488ae1740756
+#   text hash     d12d77ec18515a41
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ebffd32538f92e61
-#   text hash     3e1842eeb4bc6615
+#   content hash  7b71322bf8a53414
+#   text hash     e155d138f79f3cc7
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

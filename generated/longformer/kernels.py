@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4bc202007462d77
-#   text hash     feee9c3ac2d20910
+#   content hash  727317c4a27b75d9
+#   text hash     f37e34fe2b7a6c0f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

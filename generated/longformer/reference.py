@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2c0b7aede73d4b21
-#   text hash     09f0a7996f28944f
+#   content hash  f9cc94589b241b8b
+#   text hash     b7874f2aeac0d82e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

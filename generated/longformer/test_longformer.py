@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d3e10463a19dc227
-#   text hash     7fb05d3ab1091c67
+#   content hash  d053bdadca76ec7f
+#   text hash     1acf8f91727f6611
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  245caad5155afbf7
-#   text hash     5e1391196f2f004d
+#   content hash  1151f03b9ccf4ab0
+#   text hash     6df1a194cea031fa
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

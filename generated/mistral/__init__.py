@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73ad08f46abe0ba9
-#   text hash     e6d5a5ea5b1ea718
+#   content hash  4ab7c3040d057918
+#   text hash     1884cacc10832732
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

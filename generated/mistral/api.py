@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2473f24272a3c343
-#   text hash     48067b543ff26fab
+#   content hash  10592b7a485cc0e5
+#   text hash     7eea6dd81d2c32a6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

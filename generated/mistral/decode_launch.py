@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  077c31366c8cf128
-#   text hash     057878235003abd8
+#   content hash  4d96a1d8190700ce
+#   text hash     38f4164cc8b25b64
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

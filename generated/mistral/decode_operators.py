@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acc64882ca0db11b
-#   text hash     40fc82551dbf6ba4
+#   content hash  402e5af239d47936
+#   text hash     a84ac7c6874af4fc
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

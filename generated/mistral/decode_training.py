@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  858376d86b12badd
-#   text hash     98f510635f60fcf8
+#   content hash  f51c8c159c2a5d0c
+#   text hash     3f21c7099040d52b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

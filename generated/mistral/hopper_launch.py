@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3bde69ec04b351d9
-#   text hash     7602f44324e89ead
+#   content hash  193fc04a49789f5f
+#   text hash     bc89974dd3ce8a4e
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6eb4d0bb7a73837d
-#   text hash     10bb98f7c9920fa9
+#   content hash  986ca92584c51c13
+#   text hash     23f743757e21472c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1c4841025f341a03
-#   text hash     7e0376b4dbf026a9
+#   content hash  aea15a01c5f0a43f
+#   text hash     22e4817c5f1d71a5
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

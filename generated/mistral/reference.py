@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  45279bf2050f989d
-#   text hash     30c4aaa40a036d3f
+#   content hash  f5e90342977b021c
+#   text hash     ceebddeb9d200ea6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b20dc25f5a167dcc
-#   text hash     f3ceaa6c5ec0f8dd
+#   content hash  b6ef312ea61a96ed
+#   text hash     1430619ec68e4c05
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eed9d66cefa1798a
-#   text hash     ef07eb0b4bf1d10b
+#   content hash  d4bda31ec14169cd
+#   text hash     5c17c335cf994b24
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ba01581ec7a39bda
-#   text hash     0acc7ceabed22ae1
+#   content hash  2a3809e5990ea5fd
+#   text hash     435361283b730cfa
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

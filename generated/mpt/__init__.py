@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  14b3280d056d0372
-#   text hash     60308b6f88c2d441
+#   content hash  83c95cd016d349b4
+#   text hash     8b2fde74eea2ee4c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a1bfd76abd78d83
-#   text hash     e22d5b23506b10c9
+#   content hash  ed01b211cd47dd11
+#   text hash     c353e19f85e04514
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

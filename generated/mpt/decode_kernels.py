@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eea537fc5a25af79
-#   text hash     b61e9b2e58ac6e0f
+#   content hash  a17908d4dabbe178
+#   text hash     2062a7dc222a61b3
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fa664a29116e8963
-#   text hash     2d81794837e1fb01
+#   content hash  c2127c28d251497e
+#   text hash     e9598c6c1b40f78a
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  16d4d6b929838db0
-#   text hash     6f4dc213aab2135c
+#   content hash  694bc04adaa355ae
+#   text hash     8254123c7b4c298a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c9001ed1b8fef44
-#   text hash     6055d5f7b584f0c1
+#   content hash  c494c2fc43110485
+#   text hash     559fa32925c387ce
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  551d33f925c767df
-#   text hash     cf228d9db24ba24a
+#   content hash  92e9eec94cf67425
+#   text hash     045adde4d36a9355
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ffa625ae1ca6a3ea
-#   text hash     40beb805df171483
+#   content hash  76cb7d2c223f8f8a
+#   text hash     1d56c37a98c542bc
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

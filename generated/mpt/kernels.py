@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e27e8ea1c76e0dd0
-#   text hash     e19d4c54802dc66a
+#   content hash  240e60ec4952a7bc
+#   text hash     f1391abf819e0914
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

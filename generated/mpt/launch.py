@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6555821b36903df3
-#   text hash     cdb167b52991bbb2
+#   content hash  077b1c0d335f0a5f
+#   text hash     0ed53db2d4be6811
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

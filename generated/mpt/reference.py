@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d17f8b83814e8cf9
-#   text hash     c27d836df2d63a62
+#   content hash  02295384930e2da1
+#   text hash     93939717205b6085
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

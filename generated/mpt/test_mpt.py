@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3b451850e5b57bfe
-#   text hash     f13ea452a1b1950b
+#   content hash  1bf367fa76a1c21f
+#   text hash     3dab2ba62e420917
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ce570ce8a245676b
-#   text hash     1e7ce964c0cb1b5a
+#   content hash  6f7f8839168ed35c
+#   text hash     8ca5cafdd225976e
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

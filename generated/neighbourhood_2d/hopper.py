@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  123c0ba817f4ff9f
-#   text hash     081fd47db5360617
+#   content hash  f85030b5b8bfe2b1
+#   text hash     a4dc8fc6e3c52469
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  de2b91012152a5c2
-#   text hash     717cdeb48b0be5d7
+#   content hash  2ddb57fc7583cef5
+#   text hash     59d71a72b5aad8d6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

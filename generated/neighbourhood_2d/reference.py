@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0723392835d60c2e
-#   text hash     68d51e2b0d4c9186
+#   content hash  1cef5eb32c269c03
+#   text hash     2fe464fee98fc904
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

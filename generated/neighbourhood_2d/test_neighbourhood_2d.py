@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b271fc671b8e3d4f
-#   text hash     7d62d77cd1b3a3bd
+#   content hash  7df0e01ea04aa795
+#   text hash     cc8f66bc5a915352
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

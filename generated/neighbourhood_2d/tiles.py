@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2966fa9d14c32969
-#   text hash     5b0322ebbf08b1af
+#   content hash  058ec019040ccd91
+#   text hash     085d2ad395dde102
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

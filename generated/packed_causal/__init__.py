@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  741bb99a9d1bb92a
-#   text hash     4b5142a7bcbc8c79
+#   content hash  60141c75b6f682ed
+#   text hash     a0ac83639e1d5a42
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ac8d5e81cc0a05d5
-#   text hash     de8038721d90a01f
+#   content hash  b82c121a4ca92b1d
+#   text hash     cc8e9339953ea97a
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

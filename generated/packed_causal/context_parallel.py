@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  77c96cc1fdb393e7
-#   text hash     bd895f1ec69fd8dc
+#   content hash  3703cf0d596df052
+#   text hash     b6f0a2dc35aeac95
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d377ea383dbef7da
-#   text hash     08e73f3fb9c13a4f
+#   content hash  2c3633abd9e4ef4e
+#   text hash     9e6e681532b583f4
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

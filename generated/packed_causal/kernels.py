@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  787768b117f43966
-#   text hash     f7bfc56dc0d4f0f0
+#   content hash  60e008895797638a
+#   text hash     7caa98432f7af67c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

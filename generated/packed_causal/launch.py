@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  11329b5c8ee068e9
-#   text hash     bfdb2c172e186ed5
+#   content hash  0e4b3ec49b41d039
+#   text hash     c508968d0cb22eb3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  27b41732cad4298a
-#   text hash     35936aca1f0d42bd
+#   content hash  0f413f54c33a2ced
+#   text hash     22ea692336c140ac
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

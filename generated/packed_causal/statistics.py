@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90fc339d7c2416c5
-#   text hash     8762f3105a3bb15d
+#   content hash  b4dbe6775fc7bb92
+#   text hash     b060af33122ff813
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

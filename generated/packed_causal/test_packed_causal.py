@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4c6d0e3e57f73a3
-#   text hash     2ce246fd606545de
+#   content hash  20b7c34627296e1f
+#   text hash     b43abdfaf91c2392
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  df8f5e7b87bdd5f7
-#   text hash     4cd8ee67c82b318a
+#   content hash  8ab187e4d564fb3b
+#   text hash     95acae69bc7022a8
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

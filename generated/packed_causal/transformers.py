@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ff771d07eff43d05
-#   text hash     bdd122d446c85cf2
+#   content hash  17043e463ed87af2
+#   text hash     94e540fe6f7b798b
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ebc89b1041b115e0
-#   text hash     e7df5770430afa2c
+#   content hash  d8fef6e4bbfc8c45
+#   text hash     3ae9aa4e5c2fb662
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c040c503e0a58fc8
-#   text hash     01281f51356347ac
+#   content hash  c22ca539be5cc916
+#   text hash     53ea02443885ca6c
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

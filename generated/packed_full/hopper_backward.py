@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f9fa93d74dd7ce79
-#   text hash     76b77015c97645bd
+#   content hash  dbb1a6a7437750e4
+#   text hash     ed9ba8fcb20fcda7
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

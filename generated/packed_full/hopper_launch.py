@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b5b04670e4f73627
-#   text hash     403c10da9fd57e78
+#   content hash  5f165d91907f80b7
+#   text hash     51bbd544e4158e9b
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a5a135efd8c2936e
-#   text hash     a769cae1bf1a042e
+#   content hash  56cec3052f1e6e65
+#   text hash     fed716312c6fb0c0
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

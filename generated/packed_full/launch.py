@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9f82addf1e318a26
-#   text hash     26911e4904ad835e
+#   content hash  5850901024644739
+#   text hash     58fa25b6e9434e21
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  80db16a81afe60c3
-#   text hash     70909273b1dd6c54
+#   content hash  ceca611765611a1c
+#   text hash     3cf5958d0b920b2e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  338c3f8f942aa534
-#   text hash     8871d6541a20e75d
+#   content hash  9692dda45a014e65
+#   text hash     dc2dc25b46ea6e74
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ccf01c9365620952
-#   text hash     5226ddeec944ec77
+#   content hash  749902aad510316d
+#   text hash     1dde190ff5718317
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a4d08d59435e3dba
-#   text hash     6c15f2ef77aa0366
+#   content hash  4cdd3f523098a822
+#   text hash     025a4b047290994d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

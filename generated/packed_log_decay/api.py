@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  72a45ec93b3690bc
-#   text hash     1fb93823f743783c
+#   content hash  68fc46f222a8849e
+#   text hash     86a054cc6b841a7a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

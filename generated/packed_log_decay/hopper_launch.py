@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e7a3322cbb476b75
-#   text hash     68ff81afb79337ab
+#   content hash  2ee95c515cb65594
+#   text hash     c08bb1b59653b570
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0bdb2d7ff2d8c07b
-#   text hash     a0f7f5970544388d
+#   content hash  45eaa1fa7a557790
+#   text hash     695c87eb2f5ff797
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

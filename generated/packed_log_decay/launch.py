@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a7f4d061385c3ad5
-#   text hash     b31fbacff8cb6afe
+#   content hash  7704c3e08014dd5d
+#   text hash     33878194b0544dd8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eb549a14df290d4e
-#   text hash     f4bc3a460b88c8df
+#   content hash  acfa13b9d16a20a7
+#   text hash     f702034a17d7c3b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -127,3 +127,7 @@ RANGES = {
 @pytest.mark.parametrize("case", [replace(SMALL, q_lens=(40,), k_lens=(70,))], ids=str)
 def test_tiles_are_visited_where_the_mask_shows_something(case, rows):
     checks.check_ranges(VARIANT, case, rows, RANGES[rows])
+
+
+def test_keys_without_weight_change_no_bit(monkeypatch):
+    checks.check_vanishing(VARIANT, "_shorten", "log_decay", -1, monkeypatch)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dd99abed42844832
-#   text hash     cad1da38c860e63f
+#   content hash  be9131c74c7f114a
+#   text hash     5381248cb12aaa5c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

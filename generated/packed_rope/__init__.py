@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7bb7ff931cdcbc9a
-#   text hash     85210637dd503c3e
+#   content hash  684ffefef3236a9f
+#   text hash     bb39139bc04aac72
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba7015047e2b3fa5
-#   text hash     01a5ecd70715f63f
+#   content hash  902d8fcac6c14be0
+#   text hash     128d65ff00bece7b
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69ee5a811a54f7fb
-#   text hash     182587a00186d270
+#   content hash  fc2d1cdd7c5d7a70
+#   text hash     a90cd4df1462851a
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

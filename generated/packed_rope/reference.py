@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  50fa37e64fab5e05
-#   text hash     c075a4393961e5e3
+#   content hash  3f1e08e03e1a1057
+#   text hash     db8f89dbf389ebf3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1bc4e6804cd04dc0
-#   text hash     244073ba6455c100
+#   content hash  ae286c28c51cac25
+#   text hash     19611ac090c1715c
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  15ec41cdb219aa50
-#   text hash     ce417d49d2f18107
+#   content hash  c0017f2d710e6608
+#   text hash     3a1987e8464c414e
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

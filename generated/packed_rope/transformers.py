@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  95bbb2e2604861ef
-#   text hash     f9386efc443c34bc
+#   content hash  d91c49da4eacd407
+#   text hash     c9cae5d8a8e65e1f
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c018ca506ec8956a
-#   text hash     a5f9058c64365691
+#   content hash  2376eaf70382e88f
+#   text hash     400213596f3f2c48
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b8c61557a2bc2faa
-#   text hash     b60507af6472a9c8
+#   content hash  28bab096dbc3aa8e
+#   text hash     9965625f2842c002
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

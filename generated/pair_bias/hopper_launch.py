@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  62b67663f1aab980
-#   text hash     3f58e44ec10a69f8
+#   content hash  93230f557e82487b
+#   text hash     d389feaabb756384
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

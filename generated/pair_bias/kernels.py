@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2f9a871624d3f370
-#   text hash     87ee6ef5fe9aa7b2
+#   content hash  a2057409b8df67c7
+#   text hash     1d685b423d2753e0
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

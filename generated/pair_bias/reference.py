@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f8c7735ac94c64f2
-#   text hash     efd4fc8b2a833eca
+#   content hash  9adac2c63561d7a7
+#   text hash     7b6761d6b7454bad
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0b6d5592b57ca662
-#   text hash     7ba86c8508b67867
+#   content hash  bf5d73ab6cb8b473
+#   text hash     13c596525bc81668
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

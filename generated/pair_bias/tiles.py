@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8282f3379aac0e3b
-#   text hash     13d5d955a617ab45
+#   content hash  9fb47152539ab66b
+#   text hash     4ee90306c1c45711
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e0732d33be63d7e3
-#   text hash     9cd3730d95295f81
+#   content hash  00dad5d3519be97c
+#   text hash     3efdf701c856305a
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74015ad6c4d26210
-#   text hash     5733fd99565ee0d1
+#   content hash  a88d8233c6b2f863
+#   text hash     14f33eebcd9649dd
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

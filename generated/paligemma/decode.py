@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e01ddf6ce0b11d5b
-#   text hash     667cffbc21c22fdc
+#   content hash  8c25f723bc6e767f
+#   text hash     6c28e4f561784eb2
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

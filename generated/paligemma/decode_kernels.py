@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ab864f25ec19b4b0
-#   text hash     7d4d3bf71203d108
+#   content hash  b39c1d2b2aa8a357
+#   text hash     2cd8a9a039d86ebe
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

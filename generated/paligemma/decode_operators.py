@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  746b42c49d347d22
-#   text hash     b6452890f3565e9d
+#   content hash  aaf2c6b9b719a3cf
+#   text hash     d8ede299ffed7dae
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

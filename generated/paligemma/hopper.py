@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c7e92682e6d8f61f
-#   text hash     9276a51dfc3d45f5
+#   content hash  b68859d91312dd97
+#   text hash     6996204a99307d4d
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

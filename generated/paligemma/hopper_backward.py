@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdf3ef31546b30be
-#   text hash     36401953fe8316d1
+#   content hash  9eb396c8dc02aa33
+#   text hash     0db3b06cd4b0eb49
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  96c9bca7677751b3
-#   text hash     0c3973d2921f758f
+#   content hash  300ab56956b30453
+#   text hash     74dd38b50ab8b2e8
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3210301b5b2be0ff
-#   text hash     4f4391011fb897cb
+#   content hash  bab3359cfd2854aa
+#   text hash     a20cb4b50f9ea701
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

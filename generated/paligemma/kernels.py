@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6f18d34ce1f91426
-#   text hash     38cd1d39196ede12
+#   content hash  f60b9ba1f9c7dd6e
+#   text hash     1c8ab641447f5756
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81b227b501b4c7e6
-#   text hash     6f2bb9ea565719cd
+#   content hash  c3e22879352b47f5
+#   text hash     37cbbc32bfc41bd5
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

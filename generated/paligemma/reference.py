@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0ab22bc12ff93076
-#   text hash     64ebd1699895db55
+#   content hash  6187600b16eb5e3a
+#   text hash     22eb4183a0e60990
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

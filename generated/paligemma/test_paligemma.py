@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4cfdc11e73a71163
-#   text hash     6ffe94b6e76a4998
+#   content hash  f0476c1669e8b482
+#   text hash     f5ade212cb4f3bff
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

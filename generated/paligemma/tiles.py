@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb68123d7da950a6
-#   text hash     88f4a886bda778ab
+#   content hash  6e1d590348b7de46
+#   text hash     b92e5d1d60ed410e
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a445c0415f789210
-#   text hash     8b76fdff9ace14a4
+#   content hash  2cee701633d78c29
+#   text hash     69593ba9d908f6c8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e747ea3223686ae8
-#   text hash     f7e578767044a27a
+#   content hash  70dc026a80d1c430
+#   text hash     6c7d30df31986204
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  59a7fa00c63ce199
-#   text hash     f4357713bb465a8b
+#   content hash  cdd17ff237e70b4d
+#   text hash     1958f94f1d05ad01
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c6d6cffc3a88f7c4
-#   text hash     303fa84d20729dea
+#   content hash  f022a31bd81898a8
+#   text hash     f63a200e0e77744e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

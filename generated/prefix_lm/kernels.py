@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b649aa95507733ef
-#   text hash     ea198334542aec3c
+#   content hash  93264b6f74425624
+#   text hash     0dccc52fdb02387b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6e68b506cfe8286a
-#   text hash     0c2784e8c5d225f2
+#   content hash  c1711f355b6e2676
+#   text hash     ae2644b0c1f64415
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

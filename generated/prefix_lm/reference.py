@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ae5abfa7102cb5fa
-#   text hash     5d5146c4d106278a
+#   content hash  c7cbb5b17e285a2b
+#   text hash     836f3f1432c5a38e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4be009d242c12c7c
-#   text hash     c59e6ead638e83ff
+#   content hash  4f492de0d860c85e
+#   text hash     3dad166a6266f90e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

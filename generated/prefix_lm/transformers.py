@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b04f5a3985e89178
-#   text hash     b6af64c0f00989c7
+#   content hash  9ab2b0279bb6fed4
+#   text hash     4fb7d628db4249d1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  871a714968a1f515
-#   text hash     6d76e3dea66fecb3
+#   content hash  91cff35c4f40e1bb
+#   text hash     46930fbab42470a1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

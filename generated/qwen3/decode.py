@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a80c34d3e14825c
-#   text hash     21264b21ae81a0b9
+#   content hash  cb671a37657e749a
+#   text hash     36dc2f9648a9873e
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

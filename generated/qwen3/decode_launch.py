@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  66e6581606a3455a
-#   text hash     9a59a0debc7ee96d
+#   content hash  4e4c4b515602bf7a
+#   text hash     4cf3ea31472ad239
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

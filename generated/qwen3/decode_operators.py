@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad792b97d7960112
-#   text hash     b16e0262f0a6276c
+#   content hash  c52c4044e6a81a8b
+#   text hash     8dce8883b5d7dc69
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c446c368cabdb7c3
-#   text hash     53f193ce88c0e427
+#   content hash  a8d86063752dc76e
+#   text hash     b3cb1df602db2fb4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  47d1b21eb85825bd
-#   text hash     a07881392f79ddb8
+#   content hash  a7a13588f04b72f6
+#   text hash     6f028e919659ada3
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  17644da76fce4bb1
-#   text hash     4fcab0c31a2a6751
+#   content hash  cddac50746fa68f3
+#   text hash     e1baa6dc397aef71
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

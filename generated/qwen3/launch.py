@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33c1ca99110aee0a
-#   text hash     1b6f00d172499d9a
+#   content hash  c279ebad2b9620a5
+#   text hash     2c31644fb8493089
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

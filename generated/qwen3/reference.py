@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  78fe60813a73ad5c
-#   text hash     cf50d0527e48e211
+#   content hash  5e426519ad100d1a
+#   text hash     adec627f1c252fe1
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

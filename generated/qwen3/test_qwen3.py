@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3885ceeb85f82cd
-#   text hash     0e05d4bdd3890001
+#   content hash  f1ddf27709c36c5c
+#   text hash     c258bcb1274d069a
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

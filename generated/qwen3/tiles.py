@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  153e47b2def1ad78
-#   text hash     6d94e79b79e48b05
+#   content hash  21f93d7fa31fb292
+#   text hash     ef713c9378cd4875
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7a540a884737f03d
-#   text hash     18827a6e9139a476
+#   content hash  0ff2bda7cbe52c1a
+#   text hash     771c6aa62b9e30f4
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7985edfe78f51765
-#   text hash     d805bec9e723c6a5
+#   content hash  31205c66e1db19d9
+#   text hash     8fff30130ae06849
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

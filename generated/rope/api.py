@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  940b338507a9d2f8
-#   text hash     35d1b45bc922053a
+#   content hash  aa76053e4789061d
+#   text hash     c3adb098f6ae52f2
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5e94b32f549d18db
-#   text hash     b8b8b652c1643460
+#   content hash  0a57f5172ccc0236
+#   text hash     446c7f4914088ee1
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

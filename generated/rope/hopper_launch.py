@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a97a4691efeb83cc
-#   text hash     30576f25e9aaa810
+#   content hash  378d893acc08355d
+#   text hash     78c6f5ce3608f354
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

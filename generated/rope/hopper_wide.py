@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8345f0e433871142
-#   text hash     e8f55dfcd7cf4f08
+#   content hash  1edb3ad2eb5b98a8
+#   text hash     62a64b9561cd2356
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

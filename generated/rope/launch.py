@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fd82f2fb06f80dd7
-#   text hash     43ed62646e2226eb
+#   content hash  12b25b4591ffaa68
+#   text hash     a5791c688629b558
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  258b4ef75ef7a06f
-#   text hash     feec81753bec8164
+#   content hash  6c90fd22e2c3302d
+#   text hash     5d5c0e8dea0151fe
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

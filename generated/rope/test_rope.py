@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f4e5743d1f7cf4e8
-#   text hash     0f9ea18ecd3c6c8e
+#   content hash  fa58344166fd8b75
+#   text hash     1fed73f96899e63d
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cc5fabc125c97b63
-#   text hash     0987445b88400a07
+#   content hash  f8e31cc4e390a23c
+#   text hash     475022309f334482
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

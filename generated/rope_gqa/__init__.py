@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  72af9bf3dd2d9420
-#   text hash     7e5be09815cc5552
+#   content hash  d74789b99de566b5
+#   text hash     fbfd552affb33836
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7242c2e3aa1ca24a
-#   text hash     2cccdcda83312336
+#   content hash  5cca2a9d98f35658
+#   text hash     f0e0015dc933058c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57c4a9e4374fe4c3
-#   text hash     7f0aab49e681e5f2
+#   content hash  ac8cdb34e8c40e7e
+#   text hash     8e81e4d5161b186b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aa61fc5ccc3866b1
-#   text hash     b462cc0f32adddd1
+#   content hash  2af52015e4836b16
+#   text hash     07ba5489cfd96b43
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

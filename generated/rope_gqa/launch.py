@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df6d1cf6ca17f7c0
-#   text hash     1c533117c681275c
+#   content hash  a61749636843dd3f
+#   text hash     198764802938ddf2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

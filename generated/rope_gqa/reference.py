@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9416ff3ee376ad7a
-#   text hash     aac7d72f65b77b12
+#   content hash  1b3ba34d62e8d1e6
+#   text hash     d02beb91c4056257
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  604f9716959d45de
-#   text hash     8ef175861d219117
+#   content hash  1a6a910c026b264a
+#   text hash     ccf1a523b8b1e9e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

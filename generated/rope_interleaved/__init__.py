@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a3aff2942cf5b2e
-#   text hash     096a9503fd11ea80
+#   content hash  8aac8cd33506775e
+#   text hash     7d0c27b498d96684
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

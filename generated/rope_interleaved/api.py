@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3568c7424c6a559a
-#   text hash     9b919b3edcf40ce3
+#   content hash  151bf43fb87effdf
+#   text hash     913f509bf31e86f9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

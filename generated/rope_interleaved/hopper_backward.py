@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ee6c251d0a7b8661
-#   text hash     30801993b27c37e4
+#   content hash  677925ff61060fc4
+#   text hash     0f2bc4eecd8a160b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

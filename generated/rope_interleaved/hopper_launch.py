@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0d8bf68a872b4c4d
-#   text hash     4a1072fb1e2cc3fb
+#   content hash  d71401743025f82e
+#   text hash     1580f759544bc3c1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

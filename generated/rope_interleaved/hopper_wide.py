@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  56455eba7d63f0d0
-#   text hash     c06631cba7130742
+#   content hash  033593f33d07dfd3
+#   text hash     b30ac901951b2e34
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

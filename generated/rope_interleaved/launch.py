@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3e19933e309f212c
-#   text hash     d502e7612ae98fd8
+#   content hash  1b286a2e407e3b09
+#   text hash     c6191dd4ef60010a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dd6a5d07fcd26461
-#   text hash     2a7fbcf6118d9084
+#   content hash  a1a5c3e18a6b778c
+#   text hash     affd25ae7b60e596
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

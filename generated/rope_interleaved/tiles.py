@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8d6004c00b258919
-#   text hash     4b1337a2f3f85dda
+#   content hash  73160f6ae152fbd0
+#   text hash     d027ba49a1867709
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

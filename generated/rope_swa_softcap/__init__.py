@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  246d74aad74dbdc2
-#   text hash     57e9a671a1eb9dd6
+#   content hash  bca58a521cc78670
+#   text hash     26f460d106971efe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

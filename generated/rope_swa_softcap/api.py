@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f796b16ecfcb2bfe
-#   text hash     c80ff4df4aec1ba5
+#   content hash  675d9f0c7fac7352
+#   text hash     e45f6eccaf548a20
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

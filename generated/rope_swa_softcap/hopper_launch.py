@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a0774a1070603bf8
-#   text hash     46848c33f8ceb4c6
+#   content hash  0b77f38b9bfc26e6
+#   text hash     148499f1aacd86ea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  06f63ced44118f52
-#   text hash     8a7df145dbd6711c
+#   content hash  89135f11c889e9ff
+#   text hash     be2d148dac5ca7d1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ddff75a5572e6cc
-#   text hash     6c53ac5ef9fd5c56
+#   content hash  7499e836aa8bfe09
+#   text hash     0e41894271f00bb8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

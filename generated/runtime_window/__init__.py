@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9064a83e7456f648
-#   text hash     4e5bd71ad94e8ce5
+#   content hash  7a9c70cac575e50e
+#   text hash     5e373f00c44425ff
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac79af88b6946fc0
-#   text hash     0241687398d6e584
+#   content hash  6ac003b91c99f59e
+#   text hash     e9014f98714d2d5a
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d595d64b3b740043
-#   text hash     4227ca792387381a
+#   content hash  48ba60443f1468b7
+#   text hash     230fcadaf1a7bd32
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ba574e5141e9e76
-#   text hash     1a58d38e33b96c75
+#   content hash  2b592475fe9050a6
+#   text hash     83d4983e8d27976e
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e786ee0de3f46910
-#   text hash     86d69772c2b41d93
+#   content hash  5751decda2c7c7b5
+#   text hash     4a9f019511d1bbb8
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

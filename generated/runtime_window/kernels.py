@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7e2f85fa7b81af48
-#   text hash     3a68c63ae55f8de6
+#   content hash  642cc25b5970473a
+#   text hash     255356be32d6a42b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d664dd6077039936
-#   text hash     97cf624a22a500d0
+#   content hash  30b4d871f21acfbc
+#   text hash     d9d309cc0ffff583
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cbf6b2e8e3cde426
-#   text hash     6d13e961d6c3fedd
+#   content hash  05691556d4f77219
+#   text hash     3d3db6ba94f7e03c
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7694ee1b4a12311f
-#   text hash     21a686fcc0c18338
+#   content hash  7a1dd95d99547d73
+#   text hash     3f8e24679ccf449b
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

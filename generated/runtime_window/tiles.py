@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47ea5e73eed068b6
-#   text hash     532972d4f79a5c14
+#   content hash  7526fb67a17a8672
+#   text hash     813c37327678733b
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

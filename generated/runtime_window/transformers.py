@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  40ea538a93483f31
-#   text hash     081c57aba20f732d
+#   content hash  f1fecb90365a6e0e
+#   text hash     3870bd77f46c1cc0
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  46fb0d8f6560e8c4
-#   text hash     96f38f0a7917a1af
+#   content hash  4cf128b52c90f1ad
+#   text hash     46cb47f39a223268
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

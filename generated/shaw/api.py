@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c8ab09eaa37f2213
-#   text hash     bbb4d6c2536ae92a
+#   content hash  beb313ec55932fcf
+#   text hash     3f09fb828cd86b38
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  22cad9faa89b66a5
-#   text hash     bacdeecdae377ae1
+#   content hash  292086e32aa7a007
+#   text hash     992ae6b5ba559eaf
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d6f5bb11ca8c6e02
-#   text hash     9a759dd09d6788eb
+#   content hash  1202a3bc0fb18e21
+#   text hash     ef4e8202cd9a7baa
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  01667eaf9a6853fe
-#   text hash     0c16b20caebc6c5d
+#   content hash  8b29fdcd89ef1a3d
+#   text hash     2567801be34b2b05
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ed45f005d783e5bf
-#   text hash     81ca14af2a157399
+#   content hash  7b78023da15ca9f8
+#   text hash     e00b01795a824877
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfdb592f4ade1f64
-#   text hash     7e2bd0b9f566f1f3
+#   content hash  d70c7005abc85a36
+#   text hash     832a7f8432e07bf3
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  771105ef60dd8057
-#   text hash     cc611168fc17a63a
+#   content hash  a720cbc1e9e71077
+#   text hash     6bd1259a34b5e8f2
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

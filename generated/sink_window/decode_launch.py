@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9c50e729be6c6285
-#   text hash     c0beae0065da67f7
+#   content hash  0f9a0779a1401e52
+#   text hash     50b2b20fae29bb92
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  48597621cbc1d498
-#   text hash     d10ec67d3c38ab34
+#   content hash  b43105d9c81b8d6f
+#   text hash     550f344e548d675e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

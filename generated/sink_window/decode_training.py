@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d768fbb07442ede7
-#   text hash     7c65e8f303dd6d98
+#   content hash  83677840ff293721
+#   text hash     f052346cb2cffb32
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

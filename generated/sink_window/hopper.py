@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  91cc1b4e18758bd1
-#   text hash     9f9e0a84545914b7
+#   content hash  aae551ebca99367c
+#   text hash     1cd5be916bc857c4
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

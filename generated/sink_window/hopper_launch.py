@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9a824921152a9772
-#   text hash     081fff472f0c83a2
+#   content hash  501235ec932a81d3
+#   text hash     782810f85ecba875
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d3f0d7811c23c70b
-#   text hash     a1729e36b8fa3820
+#   content hash  fdfa891dfaea5bf6
+#   text hash     93a3a465d982da16
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  62c6182b583c7fcf
-#   text hash     9b9bdb75f23384fd
+#   content hash  f21da725a43b4e7a
+#   text hash     7ef23afb78b1468d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  95812da43a4ee9bf
-#   text hash     78295ad9ffc7b072
+#   content hash  5b23f73d944b4705
+#   text hash     cf3c9c40d60de39e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca638b0838fb347f
-#   text hash     a9682f4d5cf44290
+#   content hash  4a5ed255030ad85e
+#   text hash     1fee545fa89c215d
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbf2afc9671db4ea
-#   text hash     bacb8c1900cfa6d1
+#   content hash  960d775543e6e0c4
+#   text hash     682bd0e95f6e8a85
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

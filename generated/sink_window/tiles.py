@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  de2ae05a14f8a452
-#   text hash     38ddd9a1d3b0734d
+#   content hash  91dc87616c12cde6
+#   text hash     3c770ddc20596560
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

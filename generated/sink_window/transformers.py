@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b07ba2f62a6e8a89
-#   text hash     0106a3637b854e43
+#   content hash  fbb205754f9acb5e
+#   text hash     6e3d51f0c19c8a32
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

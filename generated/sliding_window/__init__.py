@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5279db39617b6281
-#   text hash     01e1e5304659dff9
+#   content hash  93cddb247303c0bf
+#   text hash     8a668c944641046f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  edc712f792cad218
-#   text hash     7aea67881adf90b3
+#   content hash  7d751fe4e0e8f1b7
+#   text hash     7a7c133131add5ef
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  33a3154e3f1de763
-#   text hash     99dcd65a26d5737d
+#   content hash  a8a279a41190aafc
+#   text hash     882c68ee1a61788c
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93daf032cc60fe9a
-#   text hash     452a80c555009be7
+#   content hash  09b5d642ea35dc15
+#   text hash     b63fad0e8779ea30
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bc4226f9d1ca0753
-#   text hash     1632b6c4de01bbd4
+#   content hash  a2cf1525e6de2034
+#   text hash     21aca2900d66198a
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

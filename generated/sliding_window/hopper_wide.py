@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c0532babf33c65ba
-#   text hash     f972258554fcad52
+#   content hash  ef037f283021ca71
+#   text hash     c59415fc5a8d5ca8
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9644840db7b9dc19
-#   text hash     762826e26d60e3af
+#   content hash  77b44a20fb124e55
+#   text hash     3c63e6d842d61d24
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

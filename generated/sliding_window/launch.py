@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6ce756c20989cfda
-#   text hash     b300c9506c9497f2
+#   content hash  15b8ca11812f2fcd
+#   text hash     b64e85c5c845141d
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  efe0b970b315aae2
-#   text hash     4ad1d0d96dd2be06
+#   content hash  04516762b66a7317
+#   text hash     7cf9a24954af1ece
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8012ea81ddab2342
-#   text hash     dea0830eddadcc91
+#   content hash  2cdba50a67de72b3
+#   text hash     659c27845e044a6b
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

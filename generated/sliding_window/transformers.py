@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b70f6712256e16e0
-#   text hash     3bb91e6cb745915a
+#   content hash  a517def8bf351376
+#   text hash     d48daaa1f2651aa1
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3bad61021116933
-#   text hash     a8364a4808e44705
+#   content hash  93828ae45f5c8af9
+#   text hash     5c8ec6cc51828cda
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

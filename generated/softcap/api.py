@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4be6cf844c1fb7a1
-#   text hash     81b285c1c11b861e
+#   content hash  f09d3bf606b3507e
+#   text hash     b9c02e04c98eb8e1
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8fab598f57f84439
-#   text hash     4da8d7c24d97366b
+#   content hash  4ce2c94e3d6f43e6
+#   text hash     29fd59485eea0a53
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a59c9f3be74d1823
-#   text hash     52ee8f47fdfce4e9
+#   content hash  48fab162d33f0ed1
+#   text hash     3d691bbe43a6eac8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e23feae1bed42994
-#   text hash     98547d2de79e2ccd
+#   content hash  61a002a7b42b182c
+#   text hash     d042ae1da9a20248
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

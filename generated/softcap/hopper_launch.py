@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  750f249f17719d49
-#   text hash     9a7b75c4ca6a0651
+#   content hash  b683d18ceca97c74
+#   text hash     6d36668086ca9b7f
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

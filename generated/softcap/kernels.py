@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a9fe0848688d23b3
-#   text hash     5e42d43957ce8d2d
+#   content hash  4bd74d7b4015f908
+#   text hash     8f5996a8ee6ba9cd
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

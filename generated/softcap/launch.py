@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4149eb4b4bc4f113
-#   text hash     360c056c7b808a95
+#   content hash  47e39dc64f99eda1
+#   text hash     1d5ccd5dab9797f1
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

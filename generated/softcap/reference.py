@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2bdaad5b47c08f39
-#   text hash     ebc3744e8d27521b
+#   content hash  5785ee7f291acd2d
+#   text hash     ff2b08583d1f38c8
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

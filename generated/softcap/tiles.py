@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6af141ee13d58408
-#   text hash     7d387ac7fc119944
+#   content hash  07008d3e031a2b1e
+#   text hash     4cedf04ddd35a469
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  21041e12d3525f16
-#   text hash     03dde48bec64b903
+#   content hash  22fe1dbfdb803360
+#   text hash     5964ffe36e4450d9
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

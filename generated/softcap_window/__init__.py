@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2686aadd22fa8b78
-#   text hash     ed5720716e063068
+#   content hash  0c9ee060fba2d4d5
+#   text hash     7ec698b9efa6f21d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ec09f601176b47d
-#   text hash     906a574a5f08397a
+#   content hash  70aab729fd254fa9
+#   text hash     6a59a9fedb84af92
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

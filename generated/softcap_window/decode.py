@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  37e60d08027b8205
-#   text hash     7e01f79722e3508f
+#   content hash  e80804273ef92234
+#   text hash     369c572ebded8aa6
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  318883dadb863449
-#   text hash     e18c06bc25c9b4f0
+#   content hash  833c976e294a7599
+#   text hash     2fff6c9a86d18b98
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  67e91c1b6dc3c620
-#   text hash     49f5822994e48cd1
+#   content hash  c3c8bbbd8f4ed093
+#   text hash     75440fd5dc022ea0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  adb0f0210d706d62
-#   text hash     3917c157c117b394
+#   content hash  05ae870ceef97487
+#   text hash     8dcbbbae6e7ccf44
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  62dc1d468dcb5302
-#   text hash     18dc695311828cec
+#   content hash  a8205edf48391774
+#   text hash     654956e978d1bdd3
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6d8d831013bb3f6a
-#   text hash     9edbb8bd365d085e
+#   content hash  bf126949a26aeff4
+#   text hash     afa6145f3d1616f2
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  615030469e8cccf9
-#   text hash     788ab784bd5c7f4e
+#   content hash  a83c7d824a71f964
+#   text hash     b2719341462ffdfc
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

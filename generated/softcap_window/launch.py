@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1b566f1b1711b3e
-#   text hash     312167f60ba9857c
+#   content hash  9f49670e6df76f36
+#   text hash     6d24e1f9d6bb68ef
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

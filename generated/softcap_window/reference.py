@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  677982c90e90f637
-#   text hash     3d83d486a00569d4
+#   content hash  83e936fd6844ffba
+#   text hash     078e51ce27d1181f
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  545b94a8a77ec97c
-#   text hash     5ca0cb06abe9a38d
+#   content hash  5f8f41d0f15ebe8c
+#   text hash     48d21f5d6f25b8dc
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  88c86c4e61d7b33c
-#   text hash     400d0178e9024e48
+#   content hash  cf2c76dec156563d
+#   text hash     d04dc227f4be2e80
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71d10222541d70a0
-#   text hash     60d6ac05279f533c
+#   content hash  1cfed124c54c7226
+#   text hash     c1d716d5a203f7c5
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

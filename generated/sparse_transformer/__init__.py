@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d4314b1112ce4185
-#   text hash     709d1c3ea5b25182
+#   content hash  2190808a2e8ac1f5
+#   text hash     5ba5743147f44ac4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

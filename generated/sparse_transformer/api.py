@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a02251542d422fa0
-#   text hash     1d3ba48403c5a4ad
+#   content hash  c85463e0e1d44ee7
+#   text hash     2898a37a95df6bf2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1c776cad50755b8d
-#   text hash     ddc8a3610e065f8c
+#   content hash  7e1679516cb5c048
+#   text hash     7e750ae4fe1f2733
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5dc1daf952c8cf7e
-#   text hash     2913d0b7fe06bb0c
+#   content hash  187bf45498160f76
+#   text hash     bcf8b4b2f66b4cd9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d6c5a0a9dbcf481e
-#   text hash     7db8595efec5ea16
+#   content hash  3565b8985481c3e1
+#   text hash     e473aa22cd733a78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  838cc66be2f6a446
-#   text hash     606551f21f24621b
+#   content hash  5a1894436b39d9aa
+#   text hash     89807014535775bd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5407f341260a0eee
-#   text hash     f31b52f94abf608e
+#   content hash  789b6c1dff0d31d1
+#   text hash     269aff3e8fc22174
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

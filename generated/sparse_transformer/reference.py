@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  aa4fec15cf120b64
-#   text hash     f3ca53007ec9f198
+#   content hash  8fde5d37f75fc84b
+#   text hash     1de465cbf4dd9d07
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

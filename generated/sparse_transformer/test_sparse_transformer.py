@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5454b6622cc4db77
-#   text hash     33b657afeaad03ba
+#   content hash  7a7d6fe5adda0f32
+#   text hash     79028dcb8c8a665a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

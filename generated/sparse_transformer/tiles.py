@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad59e46b59be9ae3
-#   text hash     766046f1b8e951ac
+#   content hash  f81bce16fe0f697b
+#   text hash     451b345448a2d40f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

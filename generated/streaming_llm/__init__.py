@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9cbd14ee3062e685
-#   text hash     4de3ca524b7a7dce
+#   content hash  7bd4409375a27099
+#   text hash     f70d6dd7169bc5db
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

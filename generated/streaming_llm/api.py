@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3ad56b00ad104f22
-#   text hash     1439a1f8cf9d0c40
+#   content hash  73e97299aa317b58
+#   text hash     1744a28fa3be3e06
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

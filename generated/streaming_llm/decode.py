@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a351e717240fd8fe
-#   text hash     4200707b291ce63c
+#   content hash  6fde7dbfda34f724
+#   text hash     81d133553f80cf32
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

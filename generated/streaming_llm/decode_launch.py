@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41e651a4a4aa0fe1
-#   text hash     8393ff15fe82dd6c
+#   content hash  a20fcf3663a60751
+#   text hash     910f75b5a3b31578
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

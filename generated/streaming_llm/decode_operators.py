@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  355caaae9a640688
-#   text hash     50d010a721c82872
+#   content hash  e9900e002cf78e0e
+#   text hash     5d0ae3eeb35f3cec
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  65f5b3380992fb73
-#   text hash     29e15bca35277001
+#   content hash  a03cd95c53b74771
+#   text hash     d3c4f7de1f852350
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4956bae87d9016df
-#   text hash     ac3d93f7c5c86c56
+#   content hash  9cd9d0832da1adba
+#   text hash     30d81fc24f4a67cc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c8195fc6fb729e80
-#   text hash     9983bfd6dd10afdc
+#   content hash  6d75f2c9a9c8075c
+#   text hash     15f0a04298d28fe9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

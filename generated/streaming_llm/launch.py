@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  359ecba9e4cfd715
-#   text hash     9e7d08cd8c821705
+#   content hash  e8ec4d2848bc2e52
+#   text hash     b5dbdbed87fde6b8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a958a0d78f84d235
-#   text hash     c8499712677a2010
+#   content hash  1dcfef5f1cc1d1cd
+#   text hash     2caf0483c1d85558
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

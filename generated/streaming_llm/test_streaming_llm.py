@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  470b0067f42b1bec
-#   text hash     0cdb26a104e41ebb
+#   content hash  ecac7fc713826fcf
+#   text hash     39ac2648394d43a4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a86d84ba39257ebb
-#   text hash     1745df4477789d70
+#   content hash  e577d12b24629cf7
+#   text hash     5d61aa781499e3bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b8e13cd89cdefefb
-#   text hash     e2605a7a70f60f1b
+#   content hash  cb7392f13533b112
+#   text hash     b3bfce5fd323deda
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

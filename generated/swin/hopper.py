@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  15a1d19eff6dbb4b
-#   text hash     aecf27516e0a21aa
+#   content hash  cc1db8ec4c1dded9
+#   text hash     2b906ed8b7714eab
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

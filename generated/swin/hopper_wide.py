@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7084d6d5b4156f6e
-#   text hash     a6cfcf551235c2d3
+#   content hash  ab65b1c245394e9b
+#   text hash     8548f45b94c05e4d
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de529a81342ed477
-#   text hash     e5371960a81cbe40
+#   content hash  0d3c762ad6174bcb
+#   text hash     adfc832a5739dded
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fdc2007fc8e8adde
-#   text hash     5f0ce2d0fe0b2fb0
+#   content hash  8ae45163d0413b81
+#   text hash     20364d9d0a39a00e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

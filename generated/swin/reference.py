@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5f5c2da930b7379
-#   text hash     1ac832ced9433fe9
+#   content hash  3652ffe4fbaf2715
+#   text hash     cf443bd8187e4fca
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

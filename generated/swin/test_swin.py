@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b883090108328baa
-#   text hash     ad86bb0bc7b45f2d
+#   content hash  e57c2edf06ebcd39
+#   text hash     f2a1fa4066e788f8
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

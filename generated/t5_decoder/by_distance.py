@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e855571c0940817a
-#   text hash     6aabe5f3d0698022
+#   content hash  a4fb1e3d431cb2fc
+#   text hash     99d264ebe2db7eb5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

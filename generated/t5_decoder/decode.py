@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a27966b6d18d5b1f
-#   text hash     653d65cfe1462003
+#   content hash  e5091e450f894fcd
+#   text hash     8065863a4a046989
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c4b41ec4bcc72b81
-#   text hash     dea773424e812824
+#   content hash  42e6b57c847e1845
+#   text hash     2bb106ec11703bfd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

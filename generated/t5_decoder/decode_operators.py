@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a59a84da78a16030
-#   text hash     4b61c4fbabbcd3af
+#   content hash  04c68913f6bb4311
+#   text hash     1dac5d26baa752a8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

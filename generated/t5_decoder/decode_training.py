@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc284ea303a0e71b
-#   text hash     2f713e495b816c36
+#   content hash  7637acd62058a047
+#   text hash     1cba3c22c0c9ba6b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

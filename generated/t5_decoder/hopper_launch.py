@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df4d84eff3b1dd99
-#   text hash     0b2880acdecb7c22
+#   content hash  810a38caece55dd5
+#   text hash     ba07b55cacfb0612
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7c20b0e798e6ec6
-#   text hash     dcf24e20f5d55a1c
+#   content hash  c4aacbd15c14c1cf
+#   text hash     9ee792c5b45e5195
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

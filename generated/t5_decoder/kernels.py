@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ef046a7e80e44806
-#   text hash     d8e7e3e0fb762c2e
+#   content hash  f5c4dd25e4f0b25d
+#   text hash     c3307d1a57a98646
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f31edd948af13318
-#   text hash     26baafe58915ea33
+#   content hash  9ace338520f33039
+#   text hash     78e7c3d7cfd0278e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

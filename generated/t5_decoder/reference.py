@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e5bd2ecfd78a3b65
-#   text hash     47a297cc362817e2
+#   content hash  bea395ec59bd9444
+#   text hash     9a1592f33c7dbabf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

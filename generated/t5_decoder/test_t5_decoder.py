@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1cf8f5b94342c32d
-#   text hash     47a30ad75638a1b6
+#   content hash  69a78db7e4f60ffd
+#   text hash     48e65e125706a167
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

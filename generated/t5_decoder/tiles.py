@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb9228d3492143a9
-#   text hash     9946f6e8bd30a408
+#   content hash  abce5da0ed982d42
+#   text hash     885ec684d29b2dc0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40fbd500e8efc184
-#   text hash     c6ebbfa31eb9d9e9
+#   content hash  d22bc0c62e518fd7
+#   text hash     8aa27da884d9aeaa
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

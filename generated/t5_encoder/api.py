@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  349fdfaa72e59ddc
-#   text hash     6b162902e9dd090e
+#   content hash  eee745774973bbdd
+#   text hash     4e64c94d6d0925a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13963d9137b776d7
-#   text hash     4e9df36c2eee7152
+#   content hash  abcf910ebdadee51
+#   text hash     dc8c130ca19c6f99
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e720a666b5aa2880
-#   text hash     1b553cb1289d01f8
+#   content hash  ee8ed4ed58068c5a
+#   text hash     05ce454f56891558
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3864a9a0d019fb39
-#   text hash     de12917055f01fec
+#   content hash  4daf80770066f8a0
+#   text hash     586541c9cabbb93e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

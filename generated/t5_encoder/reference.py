@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dfc2a8699af2efef
-#   text hash     fcbf3342aebb6a36
+#   content hash  f9ddf10fb412354e
+#   text hash     064a624db5bdc439
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6289967a3512e44b
-#   text hash     68ce03ac2e5bce66
+#   content hash  7e67007c78df70c1
+#   text hash     21589eab3aff2c81
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

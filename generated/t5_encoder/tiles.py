@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab054488698c0737
-#   text hash     1382c6515010e152
+#   content hash  abaadf21fa4aa69d
+#   text hash     f100cb944a41cae2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

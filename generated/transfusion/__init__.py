@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  98247d705bd74426
-#   text hash     95f8faeb3a1794ff
+#   content hash  b8f84ea973537584
+#   text hash     225f3b00cb669991
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

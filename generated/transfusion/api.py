@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c8b58f99384a3e0b
-#   text hash     0e6978b56f01c5f5
+#   content hash  69c5c72812b397a8
+#   text hash     174c079f5b792778
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c39b657b204d2f67
-#   text hash     df1e0f50d4a55e61
+#   content hash  6335a73f141d1419
+#   text hash     ba679a50a2d0fe93
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

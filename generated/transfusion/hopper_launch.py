@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  68513373845235c1
-#   text hash     751e1bbd98054f1b
+#   content hash  e54cc3b7be1126a8
+#   text hash     f45f66776f9a7a76
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  518a3e7ac92fdc7f
-#   text hash     4c4febdbff507e8e
+#   content hash  cdd6f3add3a907a4
+#   text hash     19a481add6e2c101
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e725da4d761c440b
-#   text hash     be999a095aaca501
+#   content hash  055c669319d4f3ba
+#   text hash     596c05e6ecb0393a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ae60684c48ffe0c8
-#   text hash     3c9089b797f84d7c
+#   content hash  142e466e8945e45d
+#   text hash     c87871638dfbf0a8
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b4df56da688d0a94
-#   text hash     546c90375730d184
+#   content hash  33a37d8fa1156245
+#   text hash     d9c866b6fbe7cd3d
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d9d45f21856123b5
-#   text hash     12c35245d19f9504
+#   content hash  c368aba335694aab
+#   text hash     b9e9db941fbd906a
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b2edb6811444e669
-#   text hash     80a4905f4d6144c3
+#   content hash  1214af634f953ef8
+#   text hash     18c753a1847b4947
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

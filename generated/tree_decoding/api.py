@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  45286d825a9b63e7
-#   text hash     8356cf0816afc3c9
+#   content hash  e61d6f384770cb8c
+#   text hash     0e023f76266184e5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  e4847017f0c338f1
-#   text hash     98e9c93ddb6c4210
+#   content hash  5f1ad7d64a12cf24
+#   text hash     d676bc35f3cf17f2
 #   render with   attnforge render SPEC
 """The checks of test suites and their acceptance rule; the test file next to it has what is specific to a variant.
 
@@ -712,6 +712,33 @@ def check_ranges(variant, case, rows, ranges):
         assert not (unmasked & ~every).any(), f"a tile that hides something is visited without the mask: {sizes}"
         if ranges.exact and own == 1:
             assert torch.equal(visited, some), f"a tile that shows nothing is visited: {sizes}"
+
+
+def check_vanishing(variant, function, name, sign, monkeypatch):
+    """Results have the same bits whether or not a function of the host leaves out what is too far away.
+
+    Scores fall by some 2000 from the first key to the last, because of the input called `name`, if there is one.
+    """
+    from . import launch, runtime
+
+    length = launch.LONG * 3 // 2
+    small = variant.small
+    sizes = {"D": 64, "Dv": 64, "dtype": torch.bfloat16} if GPU else {}
+    case = replace(small, q_lens=(length,), k_lens=(length,), **sizes)
+    inputs = variant.make_inputs(case)
+    if name:
+        x = inputs.get(name)
+        shape = (small.Hq,) if x is None else x.shape
+        inputs[name] = sign * Make(1).between(shape, 1000 / length, 3000 / length)
+    upstream, found = variant.upstream(inputs), []
+    for leaves_out in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime.LaunchCache, "known", {})
+            if not leaves_out:
+                patch.setattr(launch, function, lambda *given: None)
+            found.append(run_on_nan(variant, inputs, upstream=upstream))
+    for key, value in found[0].items():
+        assert torch.equal(value, found[1][key]), key
 
 
 class TestAnyVariant:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bfb4802b81d44df3
-#   text hash     0efb7ed7da4a2fe5
+#   content hash  7ba799db6ec1abf8
+#   text hash     dadbe5c5945e99ca
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5c1159a13253c633
-#   text hash     89024f547e0bb303
+#   content hash  c17ac148d8368d4e
+#   text hash     db09c5e719de0ef7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

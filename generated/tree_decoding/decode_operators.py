@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06e35b4039012e7a
-#   text hash     bf4778dfb72213f1
+#   content hash  a687d4e367fc7b64
+#   text hash     739b4b847519f41e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

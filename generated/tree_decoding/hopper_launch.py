@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c00ad52412423b31
-#   text hash     a35d94c1c3ca6be6
+#   content hash  00ed931195a93759
+#   text hash     8de9b46ea8db2af5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

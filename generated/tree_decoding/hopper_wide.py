@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  450c8e515cdef3b6
-#   text hash     1740d5ec66cb21de
+#   content hash  3b4a3ff12c31aa75
+#   text hash     814758aab4ad7a23
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4d37eceb829a1ae9
-#   text hash     0d77db898a161685
+#   content hash  2ace43f8e2c8a40b
+#   text hash     67ce68304075a0e6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

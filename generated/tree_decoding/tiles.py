@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f97db477c38c2af4
-#   text hash     d01d7ad711aec357
+#   content hash  fb31aa2c3c66a785
+#   text hash     e3a299d7102ced0c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

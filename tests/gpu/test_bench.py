@@ -486,6 +486,9 @@ def test_results_are_told_beside_ours() -> None:
     assert rows["flex"] == ["1.500", "11", "33", "1.50", "5.000", "9", "", "2.00", "3.5", "9.2", ""]
     assert rows["fla"] == [""] * 10 + ["is not installed"]
     assert "%: of a large matrix product in the same turns, 34 TFLOP/s; *: what a call takes" in text
+    console.print(results.table(dataclasses.replace(RESULTS[0], ceiling=(17.0, None))))
+    fast = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "17 TFLOP/s; above 100: visible keys without weight are not visited; *: what" in fast
     assert targets.told(dict.fromkeys(("forward", "backward"), "hopper")) == "hopper kernels"
 
 

@@ -108,7 +108,8 @@ def test_no_bit_changes(
     of, package = rendered(name, tmp_path, monkeypatch)
     call = call_of(of)
     if padded:
-        call.keywords["k_lens"] = torch.tensor([T, T - 20], device=DEVICE).int()
+        call.keywords["k_lens"] = torch.tensor([T - 20, T], device=DEVICE).int()
+        call.keywords["q_start"] = torch.tensor([0, 9], device=DEVICE).int()  # some queries are past the last key
     if opposed:  # the scores of the first keys outweigh their decays
         call.operands[0].data.fill_(4)
         call.operands[1].data.fill_(-4)[:, :PART].fill_(4)

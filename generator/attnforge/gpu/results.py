@@ -145,6 +145,8 @@ def _legend(result: Result) -> str | None:
         told += [] if beside is None else [f"%: of a copy in the same turns, {beside:.2f} TB/s"]
     elif speeds:
         told = [f"%: of a large matrix product in the same turns, {' and '.join(speeds)} TFLOP/s"]
+        if any(share and share > 100 for row in result.rows for share in result.shares(row)):
+            told.append("above 100: visible keys without weight are not visited")
     if any(result.mark(row.name, its) for row in result.rows for its in PASSES):
         told.append("*: what a call takes")
     return "; ".join(told) or None

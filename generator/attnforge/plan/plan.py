@@ -23,6 +23,7 @@ from . import (
     tile_ranges,
     tiles,
     uniform_entries,
+    vanishing,
     variant_tiles,
 )
 from .analysis import Analysis, analyse
@@ -202,17 +203,26 @@ class Plan:
 
     @property
     def seen_far(self) -> tuple[str, ...]:
-        """The host's statement that finds how far back heads reach, if scores fall by a slope."""
+        """The host's statement that finds how far heads reach, if scores fall by a slope."""
         passed = ("q", "k", *self.falling, "scale")
         return (f"horizons = _horizons({', '.join(passed)})",) if self.falling else ()
 
     @property
     def falling(self) -> tuple[str, ...]:
-        """The operator's arguments that tell how far back heads reach, besides q, k and the scale."""
+        """The operator's arguments that tell how far heads reach, besides q, k and the scale."""
         kernels = [kernel for kernel in self.kernels.vanishing if kernel.name == "horizons"]
         texts = (p.value for kernel in kernels for p in kernel.parts)
         read = names(*texts, *self.storage.longest, self.storage.sequences) if kernels else frozenset[str]()
         return tuple(name for name in (*self.tensors[3:], *self.numbers[:-1]) if name in read)
+
+    @property
+    def fading(self) -> str:
+        """Texts for a suite of the host's function that leaves out keys without weight, and of what scores fall by."""
+        if not self.kernels.vanishing:
+            return ""
+        code, sign = vanishing.cause(self.spec)
+        name = next((a.name for a in self.arguments if a.code == code), "")
+        return f'"{"_shorten" if self.shortened else "_horizons"}", "{name}", {sign}'
 
     @property
     def seen(self) -> tuple[str, ...]:

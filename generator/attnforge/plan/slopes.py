@@ -32,7 +32,8 @@ def distance(node: Node, spec: Spec) -> int:
 def falling(spec: Spec) -> Node | None:
     """The number that scores lose with each position before a query, if terms do nothing else to them.
 
-    Only if each query sees its own key, and none after it: then all weights are 0 from some distance on.
+    Only if each query sees its own key, and none after it: then all weights are 0 from some distance on. If it saw
+    later keys, kernels might begin with some that have no weight, and bits would depend on whether these are visited.
     """
     itself = no_late_keys(spec) and all(shows_itself(mask.keep) for mask in spec.masks)
     if not itself or spec.latent or not spec.algorithm.by_query or any(given.scan for given in spec.inputs):

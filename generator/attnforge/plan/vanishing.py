@@ -24,6 +24,16 @@ def by_sums(spec: Spec) -> bool:
     return not spec.latent and any(map(math.isfinite, resets))
 
 
+def cause(spec: Spec) -> tuple[str, int]:
+    """The name of the input because of which scores fall, or "" for a number, and the sign that it has then."""
+    if by_sums(spec):
+        return next(given.name for given in spec.inputs if given.scan), -1
+    slope = slopes.falling(spec)
+    assert slope
+    (bare,) = slope.args if slope.op == "neg" else (slope,)
+    return str(bare.value) if bare.op == "input" else "", -1 if slope.op == "neg" else 1
+
+
 def kernels(p: SharedParameters) -> tuple[Kernel, ...]:
     """The kernels of a variant that find where weights vanish: of norms, and of what follows from them."""
     if by_sums(p.spec):

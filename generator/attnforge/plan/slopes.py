@@ -12,10 +12,10 @@ from .conditions import no_late_keys, shows_itself
 
 
 def is_number(node: Node, spec: Spec) -> bool:
-    """True if the node is a single float, or one float per head."""
+    """True if the node is a single number, or one number per head."""
     if node.op == "input":
         (given,) = (one for one in spec.inputs if one.name == node.value)
-        return given.dtype == "float" and not node.args and {*HEAD_AXES}.issuperset(given.kinds)
+        return not node.args and {*HEAD_AXES}.issuperset(given.kinds)
     return node.op in ("num", "option")
 
 

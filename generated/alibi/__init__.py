@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6216c5114d1b7b9a
-#   text hash     b236d54433d9ce5b
+#   content hash  cab4c75db1881e8d
+#   text hash     5149ab23fb6b199d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

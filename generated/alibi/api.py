@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  63c1234c12debac2
-#   text hash     380784411f5174d8
+#   content hash  a2757ff5721f6d91
+#   text hash     afdaa0c2c6df5d9f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

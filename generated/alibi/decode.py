@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cea05b4ac78d3af1
-#   text hash     e91c3160d5e0e59c
+#   content hash  ec4cab4c30adbdb7
+#   text hash     0bd0f9d3d86165e3
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0039f311ff44ad1b
-#   text hash     6e616787b0ec5514
+#   content hash  69100ef7f67170bc
+#   text hash     7ed5cb162c3fb135
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

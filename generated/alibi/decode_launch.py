@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ed1869fb8f465067
-#   text hash     57c0a76e24dbb97c
+#   content hash  fc7ddc6ca86fe066
+#   text hash     c61f74e683218cfe
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4222af6d9ae63bbe
-#   text hash     b1f597b7ed9f147e
+#   content hash  1e9dda8a1bbccbbd
+#   text hash     c9649f4af2c14bee
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

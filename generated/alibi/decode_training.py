@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0ff08ef255854df2
-#   text hash     a3cc473ce0d7894c
+#   content hash  ce6495cd6b3225e6
+#   text hash     41dc92d0350bb284
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

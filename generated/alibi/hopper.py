@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7fb9789e55b072ce
-#   text hash     90eff6ad81a162d0
+#   content hash  a7056df7e7631834
+#   text hash     dd94fbdaaecde02f
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  23e573b7e1b2f637
-#   text hash     719cff28e332d68b
+#   content hash  bf4e3ac884beaa2d
+#   text hash     41b341c99d158379
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0ebd53a1839b2011
-#   text hash     0f4324b6766f4dca
+#   content hash  269a5b14e7968df8
+#   text hash     7c76d48acc449adf
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

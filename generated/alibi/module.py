@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ace78137823c87c1
-#   text hash     7bae83e135803be4
+#   content hash  f243e5984ede0287
+#   text hash     8818b5dbd6564d91
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

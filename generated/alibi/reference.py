@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f49ac3604bc7fa26
-#   text hash     2d4eb9d49bac94f2
+#   content hash  6d8b3aa99b110291
+#   text hash     9d1675593fb4cb5a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f8626e14c5342df8
-#   text hash     6b8768bbb57d1f40
+#   content hash  d6402f015cc6cd8f
+#   text hash     eb9ba540e2988046
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

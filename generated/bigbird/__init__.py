@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ffcc44c5242cc04b
-#   text hash     7cc641ead9c54933
+#   content hash  7956ba923b058516
+#   text hash     ccfb9b03523c9993
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a94546142f53818
-#   text hash     200a6b6376b5f0f5
+#   content hash  c17e4b315dd6a62b
+#   text hash     155803aa5276f9c9
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

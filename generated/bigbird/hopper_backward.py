@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b34b3bcbe87f4012
-#   text hash     a044e3ab8218f67f
+#   content hash  cb08f201f87d1188
+#   text hash     96bae6df0db4f779
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

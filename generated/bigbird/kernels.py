@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d8351a19188a2b5
-#   text hash     a2050acbfaf9a644
+#   content hash  1a98851a754db93f
+#   text hash     b676f16970a1385c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

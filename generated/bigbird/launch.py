@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  407fe58d53e0eb25
-#   text hash     bb5d9d265aa5736d
+#   content hash  73a9994bbce9e29e
+#   text hash     7262d8a3d329bad7
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

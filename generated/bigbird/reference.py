@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10caad7115f6b9ba
-#   text hash     5b1c0ccc1a6842ef
+#   content hash  533463efbc95c64a
+#   text hash     fb5127370e45f2dc
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

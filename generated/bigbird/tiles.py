@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bf9195de7f6b43f2
-#   text hash     e72626b39a4bc376
+#   content hash  7fb2891397777fce
+#   text hash     830718c2b7663378
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

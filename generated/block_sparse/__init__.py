@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cfbcae683f71ec82
-#   text hash     a43b43b76301111d
+#   content hash  cc21013bb311810f
+#   text hash     0cd2a02fae7eea2e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ac5d7a5228cf0b1
-#   text hash     089c94f7bb20cdbb
+#   content hash  730e8b3cf1c1e24e
+#   text hash     1131de98e8a7516e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

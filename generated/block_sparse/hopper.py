@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4186a51f454e502a
-#   text hash     8aa5f29c2c5204b7
+#   content hash  fdf86354fa3a1bd7
+#   text hash     d0ec3e2b2bec53a4
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b65049403fe89107
-#   text hash     302350799295d27c
+#   content hash  9e3817cb20a32aed
+#   text hash     13cd5e8594cd48d8
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  95de8865c1549d0c
-#   text hash     583621dd75f06bf6
+#   content hash  e0c0b6069a77f2ce
+#   text hash     8bc442889db80c14
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  66a909c635395643
-#   text hash     aaecdf3c013a936a
+#   content hash  649f8ab9346d7490
+#   text hash     a12bc1275748ce89
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

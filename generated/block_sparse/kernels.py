@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc5e2a3f32b43ba2
-#   text hash     3888ee0c3ced3f44
+#   content hash  58254c92a6b6e4fd
+#   text hash     0ab93cd1925f178a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

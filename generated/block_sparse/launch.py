@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e78576ecc01779ed
-#   text hash     a884accd6017c471
+#   content hash  7ab286b98fda2b67
+#   text hash     c9cd533536090a19
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

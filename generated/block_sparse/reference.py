@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1547301ff5432389
-#   text hash     2ef93700eee0c41c
+#   content hash  5322538e2b172c56
+#   text hash     68ed859396637ab1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  69a5e9d1e4d40116
-#   text hash     8f1c163deab2337f
+#   content hash  3394bc2f461fd4c7
+#   text hash     76be823d1ac49826
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

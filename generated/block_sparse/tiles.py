@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  90f9a7d2b63c5495
-#   text hash     75805ebd1eebd49a
+#   content hash  0c027a465ea3a6c6
+#   text hash     29e2f508e9d02eed
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83606f985b789635
-#   text hash     0b7f5e6fdfdfc621
+#   content hash  627767fa9192c736
+#   text hash     0c29d192370e9452
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

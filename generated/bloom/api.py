@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d8c21c27358803a
-#   text hash     3a383c8bd4bdb35d
+#   content hash  5d6456509bf0c0da
+#   text hash     6f64500072afdc16
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

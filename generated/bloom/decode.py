@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ece00ee84c119b11
-#   text hash     3937c240827eb857
+#   content hash  3db3eb6d0681bbf0
+#   text hash     795cd8a3e15ea9aa
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

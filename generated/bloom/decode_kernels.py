@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  57ca577ef9c6d8c7
-#   text hash     7e5127f921eae639
+#   content hash  5046759d48e54756
+#   text hash     de434e21c3c116e8
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e1419d3031e80210
-#   text hash     bfb7e601e3113a35
+#   content hash  3f7fd05dc438d813
+#   text hash     2a2f90a30bd3252f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2afc38ef3bd2b674
-#   text hash     a0b5535b35f16432
+#   content hash  7b9d3ac2bae35c8c
+#   text hash     c3aa486f99acc3aa
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

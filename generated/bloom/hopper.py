@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5345037094c990ca
-#   text hash     3f699fa4f3801a1e
+#   content hash  3bf58c023768a83b
+#   text hash     610ae3b4a197606b
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

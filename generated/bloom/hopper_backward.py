@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  13c96f8a8ce050af
-#   text hash     4739fdaef22f05d7
+#   content hash  0ca81d119b0d4581
+#   text hash     5467ca998aa06f65
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

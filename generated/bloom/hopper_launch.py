@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b5b7610085fc651
-#   text hash     b3c5bd87f2aa8f95
+#   content hash  9e5490ed57e41322
+#   text hash     63163c53c31d35e1
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fd7b69d66bf5eae9
-#   text hash     cb20209067ab6e86
+#   content hash  08d42adae3e5513a
+#   text hash     e23153f4db802845
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

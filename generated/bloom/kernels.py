@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  199e53e07622ba75
-#   text hash     dd7b22bd6f822263
+#   content hash  08ce2faef2cef476
+#   text hash     d6134a15a86620f0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

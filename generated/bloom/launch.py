@@ -1,18 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d21410016e99b77d
-#   text hash     75fd2921fbe6dd55
+#   content hash  ddbbf637decc8dbb
+#   text hash     adc0c38fb1a6f094
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
 from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
+from .vanishing import find_horizons
 
 LOG2E = kernels.LOG2E.value
-# sequences with fewer queries than LONG are not worth the norms, which are found for PART rows at a time
-LONG, PART = (32, 16) if runtime.INTERPRETED else (8192, 128)
 
 
 def attend(q, k, v, entries, in_slopes, scale):
@@ -37,7 +36,7 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
-    horizons = _horizons(q, k, entries, in_slopes, scale)
+    horizons = find_horizons(q, k, entries, in_slopes, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
@@ -92,7 +91,7 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     padding.clear(cache, entries, [dq], [dk, dv])
-    horizons = _horizons(q, k, entries, in_slopes, scale)
+    horizons = find_horizons(q, k, entries, in_slopes, scale)
     delta = torch.empty_like(lse)
     if not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_slopes, horizons, scale, out, lse, dout, dlse,
@@ -150,38 +149,3 @@ def _(out, lse, dout, dlse, wanted, *inputs):
 
 
 _attend.register_gradients(_differentiate, learned=(0, 1, 2, 4), tensors=5)
-
-
-def _norms(cache, q, k):
-    """The largest squared norm of PART rows at a time of each head of q, then of each head of k."""
-    shape = q.shape[0], q.shape[-2] + k.shape[-2], runtime.cdiv(max(q.shape[1], k.shape[1]), PART)
-    norms = q.new_empty(shape, dtype=torch.float32)
-    runtime.launch(
-        cache, kernels.norms, (PART,), (q, k, norms),
-        grid=lambda: (norms.numel(),),
-        from_shapes=lambda: dict(
-            q_stride_batch=q.stride(0), q_stride_token=q.stride(1), q_stride_head=q.stride(2),
-            k_stride_batch=k.stride(0), k_stride_token=k.stride(1), k_stride_head=k.stride(2), q_total=q.shape[1],
-            k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1], D=q.shape[-1],
-            BLOCK_D=runtime.padded_width(q), PART=PART, ROWS=min(PART, 32),
-        ),
-    )  # fmt: skip
-    return norms
-
-
-def _horizons(q, k, entries, in_slopes, scale):
-    """For each head, beyond which distance keys have no weight; None for sequences that are not worth it."""
-    if q.shape[1] < LONG:
-        return None
-    cache = runtime.LaunchCache.of("horizons", q, k, entries, in_slopes)
-    norms = _norms(cache, q, k)
-    horizons = q.new_empty(q.shape[0], q.shape[-2], dtype=torch.int32)
-    runtime.launch(
-        cache, kernels.horizons, (PART,), (horizons, norms, entries, float(scale), in_slopes),
-        grid=lambda: (horizons.numel(),),
-        from_shapes=lambda: dict(
-            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1],
-            in_slopes_stride_head=runtime.stride(in_slopes, 0), PART=PART,
-        ),
-    )  # fmt: skip
-    return horizons

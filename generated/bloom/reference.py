@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  523d057eaa3f5a1b
-#   text hash     65d5e42af858a722
+#   content hash  eed08d517d5226c4
+#   text hash     cc8cfd8ccc222874
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

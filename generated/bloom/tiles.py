@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f782310ed619a203
-#   text hash     fcfea366157ba986
+#   content hash  a3d7924d5adf77da
+#   text hash     3a0d1b55f0aff635
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  35d4a2f2bed72220
-#   text hash     fb49429010dadfb6
+#   content hash  d43d439aa54ddf6f
+#   text hash     60efcb16f9432846
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5c390743f6b331f5
-#   text hash     40331c59609f1974
+#   content hash  2ea8bc93fb3d3297
+#   text hash     dda56e6f740eb1c2
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

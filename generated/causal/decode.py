@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  34c17deaaf0a91cc
-#   text hash     416030f6a6aeab20
+#   content hash  17e501fb7f791d72
+#   text hash     e918f1e97daa3705
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

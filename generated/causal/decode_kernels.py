@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c732d4afdf7fbcda
-#   text hash     e095048f485d93e4
+#   content hash  135b08542103de96
+#   text hash     1bf2bfc1069c9cb8
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  672482befc9b55b9
-#   text hash     3368ecf1b835c090
+#   content hash  2c715ef2f658b58a
+#   text hash     29a0db98b376ee90
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  df590c43aba4a78b
-#   text hash     0bf568e48f4009a7
+#   content hash  a155b7069d93bc41
+#   text hash     0d3c9a524a310766
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2ee08c3d3eea8f3
-#   text hash     862bbf96fcee5083
+#   content hash  47fd66a37b6e6757
+#   text hash     e445482c6e38d96e
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  150a5e694f9af5c6
-#   text hash     56c56f8fe7ab0997
+#   content hash  49200f4c19c2543c
+#   text hash     f23a4712c3377c29
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

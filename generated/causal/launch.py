@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b17b3f44b6344a80
-#   text hash     c7f61b36285de38c
+#   content hash  5a1884466c2819e1
+#   text hash     51bf164ff2b018ea
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

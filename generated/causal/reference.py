@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  487471ac8022d27d
-#   text hash     ec40542157068163
+#   content hash  ee98716b26b8310a
+#   text hash     117ee7295235d4c1
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

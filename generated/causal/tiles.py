@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  97796a55f455ed7d
-#   text hash     5681dd8153187ecc
+#   content hash  0808e9cbdf787152
+#   text hash     bf569a719b971328
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c9b1b1393427630
-#   text hash     21205f08290bf3b2
+#   content hash  1d5f6b222ba3db60
+#   text hash     060c01f00c76c291
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7154f8f49d3fbaac
-#   text hash     fa0385502fdb5e78
+#   content hash  98f917c7da5240da
+#   text hash     74b38205b56a496f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4942137a1de49c70
-#   text hash     060e862651d71118
+#   content hash  df74327dfd1c144c
+#   text hash     cee1115dcfbca5b4
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f6908adc69b7225
-#   text hash     b31ab729ab33b310
+#   content hash  1669641774e952f7
+#   text hash     728496380fe2d246
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

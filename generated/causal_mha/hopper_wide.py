@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e7099989dbd7a98c
-#   text hash     522c5a3642bca5b9
+#   content hash  b46dc43efb9e0516
+#   text hash     6a5b5fbc165a5203
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

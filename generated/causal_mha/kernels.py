@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26ebdaeb6602d7db
-#   text hash     5d34325284bc1e0f
+#   content hash  85819f708e65fc71
+#   text hash     57361a45efa75068
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  705652cb8f9f0b95
-#   text hash     eb25b1f1c31078e0
+#   content hash  ebc739e5167cfa9c
+#   text hash     b8a4c51816f7613f
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

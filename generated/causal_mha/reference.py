@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b9aed2ac9692bfb7
-#   text hash     eb5b2481a080c8bc
+#   content hash  fe730a1c68216e39
+#   text hash     fb3a51d64697452b
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f214fdd6713de4a
-#   text hash     e64b0e4a9ff46935
+#   content hash  5154e311438d14c2
+#   text hash     38ed33c7c99e6657
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

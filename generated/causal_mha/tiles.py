@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6633211a849cd6ae
-#   text hash     6e7655e2e13b5403
+#   content hash  dc5476fe2bff1b1c
+#   text hash     ed5e06f6864ea8e9
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

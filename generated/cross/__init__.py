@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1fa0044f2de6eb82
-#   text hash     2621c9934dd384a2
+#   content hash  2f45efc0f564f0cf
+#   text hash     a997d33cb718356f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

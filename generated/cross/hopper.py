@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c8b53cb10ad04e6
-#   text hash     45455f1907b8235d
+#   content hash  493a5e7eedbb78df
+#   text hash     b91979e6ff068a80
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  855afa2cf565a863
-#   text hash     2c846792e3bcb03c
+#   content hash  8bed6b012f4f8871
+#   text hash     85fb94921608f239
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74134cf6c55bfcfb
-#   text hash     370886bd65fc2066
+#   content hash  ec96bf30fea462c4
+#   text hash     a1fe88f3d9744261
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2695198589b2e91
-#   text hash     d85b873dce9c0b8a
+#   content hash  de02e016d399a8e9
+#   text hash     9a8ecb2ce95740cc
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96b3396f599f37d1
-#   text hash     868f57b23ed8599a
+#   content hash  c6583ab8e29b3e06
+#   text hash     52f4465714945dfe
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7ce619322e56bf2
-#   text hash     504023eede73954c
+#   content hash  de3cb0c65d097db3
+#   text hash     23309039068c7727
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

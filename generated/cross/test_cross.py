@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d4a0fa7a6a2dcecb
-#   text hash     0ae918067f12b94e
+#   content hash  a978e89871b95604
+#   text hash     b33e64b07535209e
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

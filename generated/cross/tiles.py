@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eef497a0ac83a79a
-#   text hash     a793b0d546b9a98e
+#   content hash  2206f056c3bd3d97
+#   text hash     a44d39039f625073
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  04a6fc18d5d35a1f
-#   text hash     0efeaed0e282ea0e
+#   content hash  420e29cf6324e8b7
+#   text hash     0205a32a443240c5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

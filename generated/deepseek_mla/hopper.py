@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  267ecf5622a2f1e2
-#   text hash     23168a30a13f5b12
+#   content hash  d2c224c7668da8fe
+#   text hash     4e5b24d95d9bd399
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d338ee548eed147c
-#   text hash     2ad5b872146e63e6
+#   content hash  616370cc7c2573ee
+#   text hash     d66f8635c283a5dd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

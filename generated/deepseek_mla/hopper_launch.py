@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d3d428415854fede
-#   text hash     b1559ab82823d64d
+#   content hash  6eb16e8d1b5642e8
+#   text hash     b82e927e81ae95d8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

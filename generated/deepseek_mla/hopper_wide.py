@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7ef302dc79ea67c0
-#   text hash     221eb44c5c1a1e84
+#   content hash  fb2c6ca8f084ab1e
+#   text hash     e29b6ce6dde8c78f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cd6aa45ea238eb78
-#   text hash     84091237428f9fa0
+#   content hash  da7377ff44ca1060
+#   text hash     32dd084ab03d147a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a1fabad077bf1a7
-#   text hash     73086f17be6b4eb9
+#   content hash  2bd3df914b347522
+#   text hash     588b9f14ea281b9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0942bc587f762d07
-#   text hash     7a232fe0c4f4ebcc
+#   content hash  6d23fe6c1dd58b46
+#   text hash     f032a3744580d398
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

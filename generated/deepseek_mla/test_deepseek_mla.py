@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  979e6711e3fe69e5
-#   text hash     a505d47c26c8e2e6
+#   content hash  394bd2192484f56c
+#   text hash     ca655b429c29adb4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

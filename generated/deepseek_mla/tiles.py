@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  12ea027be7b250d3
-#   text hash     1e7c6860a5810795
+#   content hash  e0ed86d462c7b3bc
+#   text hash     a4a3fcebf1708d2b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

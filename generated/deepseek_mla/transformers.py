@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1b534d3d593023b4
-#   text hash     9351d3221697f975
+#   content hash  06988580f03bbb48
+#   text hash     60fe75ebbc34338a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

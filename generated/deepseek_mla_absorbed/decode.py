@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  100e98537848ab48
-#   text hash     24c7afa4ef64c2c4
+#   content hash  ed05ed5d16d897f5
+#   text hash     6862755dbabbd1be
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6f1b561ed93db5bd
-#   text hash     180b90ba0a9a991f
+#   content hash  1970e41cf285b73a
+#   text hash     8f4ddb1d468b8d63
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ec1eb57cfcea9921
-#   text hash     517efc24a4d63760
+#   content hash  edf1b40c6ed88d16
+#   text hash     9330873d586dbe8e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fd25cb32b764bceb
-#   text hash     1e3781c3e8482b49
+#   content hash  19b8dd36536f8f4a
+#   text hash     bb82238305c9ba38
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

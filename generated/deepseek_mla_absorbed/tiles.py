@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  52b5452c8954b899
-#   text hash     a8c997a3b2cf9ee6
+#   content hash  177bcc18a843e26a
+#   text hash     72cd7b866bf664f8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fc1a6dfaf25b5675
-#   text hash     2aacde7d12c695d5
+#   content hash  296f454a056e9c5e
+#   text hash     d0f960267b3d3814
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

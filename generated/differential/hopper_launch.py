@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ba01eec7a136b729
-#   text hash     98e640562ef68e5c
+#   content hash  a9815468b1dfd980
+#   text hash     89938230cdac5abe
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  54470b37bb42c3f3
-#   text hash     edde3fcb21ec56d1
+#   content hash  f23da5fd233010ad
+#   text hash     1ceca5184ff97f7d
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

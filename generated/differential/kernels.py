@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b8c00de52e53e456
-#   text hash     7a6c44062accc7ce
+#   content hash  155a3feac9d5120f
+#   text hash     d376cb1b413784f1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46d50d8a0cd12de0
-#   text hash     9f59dc0da7de5a2c
+#   content hash  34d4efd780edb7ee
+#   text hash     c91196f6b85fa30c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

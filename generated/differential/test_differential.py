@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a72e8216e813dd5c
-#   text hash     a1e508260fe164c7
+#   content hash  8c5aa31e76977e60
+#   text hash     8e35d1486049573b
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

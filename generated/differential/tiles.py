@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  29c5ace3fbbad73f
-#   text hash     5b11c01a01b9fa16
+#   content hash  eea39f7f47528265
+#   text hash     72029a3dcf5a4deb
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8be7f67aa92f98f8
-#   text hash     aee03a345e855174
+#   content hash  bc48f09c03ff78c2
+#   text hash     61b3213d4841db90
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

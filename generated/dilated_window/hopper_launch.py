@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  146662799ffac197
-#   text hash     0ba2ef84224df2e8
+#   content hash  aee8ea1dee531dc3
+#   text hash     aeb2e3042f7bfe20
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2223024c7ec214ed
-#   text hash     998081b65a374b8b
+#   content hash  d1822b2b73200025
+#   text hash     30fa26570a58eca0
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

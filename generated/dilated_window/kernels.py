@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0beef63c96c7e556
-#   text hash     0319e4bb03ac390f
+#   content hash  41c7bbf978a41e20
+#   text hash     31e611d94002ee26
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  27cef193dd75f541
-#   text hash     f8e598aeaca6c9e6
+#   content hash  3230165fca1b5e12
+#   text hash     c5a494e1b27de943
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

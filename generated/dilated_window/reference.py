@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f6985a074774dcc0
-#   text hash     ca43e76928366531
+#   content hash  57690ee2cbcbd1b6
+#   text hash     cb2abf9a7ef5a641
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

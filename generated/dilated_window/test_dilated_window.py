@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2a510bf40db9a44b
-#   text hash     4ba28b62a9fa3328
+#   content hash  fd6b5a898fc85929
+#   text hash     bba1289f90447d3d
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ee58d6b50d6cfd9c
-#   text hash     e66b33bbf5b11a1f
+#   content hash  cef95cb065c68934
+#   text hash     b18d28f76b155e45
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

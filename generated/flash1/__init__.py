@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3d96215ff7b6669b
-#   text hash     76c51aba6a9fbd15
+#   content hash  f36335f9a04ba323
+#   text hash     9abaab771e075416
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5b973992fc8532b3
-#   text hash     7554dc31281fbce5
+#   content hash  a1d399f271204371
+#   text hash     985b2b6456afa275
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aefa52b27ee1a8fe
-#   text hash     c2c1556abb6b0425
+#   content hash  28562b6ade564ad7
+#   text hash     fc44b40b578c3836
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  946dc7367ac5c5cf
-#   text hash     fd3d0ae49df65a79
+#   content hash  46a2405de082231b
+#   text hash     2dc6c7e7eb833def
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ff3359b1a972941e
-#   text hash     8387aebcb8d8fc6d
+#   content hash  259c67c6e77f431a
+#   text hash     8b849e55e9afa8d2
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e2ee00b516c69a06
-#   text hash     ce669b23963802a4
+#   content hash  8a0f21dc7a31c96d
+#   text hash     958acffb2b9d82a8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

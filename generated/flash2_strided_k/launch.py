@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9042bca53a00698c
-#   text hash     d427d2824095b6b1
+#   content hash  87aac30061b7b3b0
+#   text hash     b5105dfb9f170c4f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

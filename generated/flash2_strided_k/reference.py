@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  45671cca017055e9
-#   text hash     e22d4c38bf47c0fb
+#   content hash  2867df1bc33f4d96
+#   text hash     86f0265d512e8272
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bae02c74bc55f11c
-#   text hash     609220a3f167fbd9
+#   content hash  2cd0882de06a25ae
+#   text hash     f87027c347e1f9ec
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d31166808083683f
-#   text hash     e3c4115018579f24
+#   content hash  2d275022665fa17d
+#   text hash     cd13fb257a7920cf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

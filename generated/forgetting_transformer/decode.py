@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  568236529ce0d569
-#   text hash     2bb56f5bfc4b383f
+#   content hash  100a3f8b5e5e54ea
+#   text hash     2668041a22ba02ad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8cdbf952ad0005aa
-#   text hash     b67669db1a6bec40
+#   content hash  69d325ddac729435
+#   text hash     ebd255648f45af3a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e004ecdaa970ab64
-#   text hash     425491a8b8c2b5f2
+#   content hash  cc6cc21dba615e0e
+#   text hash     d18af284e5fcb0a3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

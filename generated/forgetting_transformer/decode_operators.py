@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  714cb31a1d62932f
-#   text hash     4bfd49fb5d4f0026
+#   content hash  c675e6ca922ca3d4
+#   text hash     8e77aea4856692a3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

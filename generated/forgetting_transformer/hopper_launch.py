@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f5cd5885c337fd55
-#   text hash     fd513cdd5eac9433
+#   content hash  62986a068e8a0e32
+#   text hash     00cb10773fc944ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

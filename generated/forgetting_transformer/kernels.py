@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f610efa9c03c29bf
-#   text hash     e3d7aea8d75dfcfe
+#   content hash  f32fb30132785ddd
+#   text hash     de7256a4de0c3c4c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

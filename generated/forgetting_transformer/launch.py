@@ -1,18 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07e457ef5d9dea71
-#   text hash     2e4d68c55db917e5
+#   content hash  5add5e9bbe545b6e
+#   text hash     472f1e4e4b0afd36
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
 from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
+from .vanishing import shorten
 
 LOG2E = kernels.LOG2E.value
-# sequences with fewer queries than LONG are not worth the norms, which are found for PART rows at a time
-LONG, PART = (32, 16) if runtime.INTERPRETED else (8192, 128)
 
 
 def attend(q, k, v, entries, in_log_decay, scale):
@@ -38,7 +37,7 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)
-    _shorten(in_log_decay_sums, q, k, entries, scale)
+    shorten(in_log_decay_sums, q, k, entries, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
@@ -214,38 +213,3 @@ def _summed_back(dsums, x, entries, reset):
 def _of_entries(x, entries):
     """x; with `entries`, expanded to all batch entries, as each has tokens of its own."""
     return x if entries is None else x.expand(entries.shape[0], -1, -1)
-
-
-def _norms(cache, q, k):
-    """The largest squared norm of PART rows at a time of each head of q, then of each head of k."""
-    shape = q.shape[0], q.shape[-2] + k.shape[-2], runtime.cdiv(max(q.shape[1], k.shape[1]), PART)
-    norms = q.new_empty(shape, dtype=torch.float32)
-    runtime.launch(
-        cache, kernels.norms, (PART,), (q, k, norms),
-        grid=lambda: (norms.numel(),),
-        from_shapes=lambda: dict(
-            q_stride_batch=q.stride(0), q_stride_token=q.stride(1), q_stride_head=q.stride(2),
-            k_stride_batch=k.stride(0), k_stride_token=k.stride(1), k_stride_head=k.stride(2), q_total=q.shape[1],
-            k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1], D=q.shape[-1],
-            BLOCK_D=runtime.padded_width(q), PART=PART, ROWS=min(PART, 32),
-        ),
-    )  # fmt: skip
-    return norms
-
-
-def _shorten(sums, q, k, entries, scale):
-    """Let the documents of long sequences leave out all tokens that have no weight because they are too far away."""
-    if q.shape[1] < LONG:
-        return
-    cache = runtime.LaunchCache.of("shorten", sums, q, k, entries)
-    norms = _norms(cache, q, k)
-    if sums.shape[0] < norms.shape[0]:  # batch entries share them
-        norms = norms.amax(0, keepdim=True)
-    runtime.launch(
-        cache, kernels.shorten, (PART,), (sums, norms, entries, float(scale)),
-        grid=lambda: (runtime.cdiv(k.shape[1], PART) * sums.shape[0] * sums.shape[1],),
-        from_shapes=lambda: dict(
-            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], heads=sums.shape[-3],
-            k_rows=sums.shape[-1], parts=norms.shape[-1], own_parts=runtime.cdiv(k.shape[1], PART), PART=PART,
-        ),
-    )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68c67047ec3f05bb
-#   text hash     223d27c4714c26ec
+#   content hash  df78f2c2aa958cc4
+#   text hash     d331d024d28c2992
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cf7dd3e808f2e86
-#   text hash     8cde72951a0df902
+#   content hash  12680cb3a75965db
+#   text hash     ceae78c4df45ad0a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc026d12ac70cac0
-#   text hash     914ba739714147df
+#   content hash  0656daee5845a6ed
+#   text hash     1cabb9c9ddfeda60
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cedb5d447950e0c7
-#   text hash     33951cb13c0a7806
+#   content hash  a112e8c09acf843c
+#   text hash     17730e62778438cf
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

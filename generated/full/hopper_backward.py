@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f414d905a85f49c7
-#   text hash     6bbf70ed4cb5c088
+#   content hash  16582ee2cf512c1c
+#   text hash     6cdedd95ae8e9d57
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c45647329b2a4d8a
-#   text hash     93c136f2a0b14d46
+#   content hash  483c67d0b34b91ba
+#   text hash     9a823b93ecfe8fa6
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

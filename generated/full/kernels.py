@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7b32770900b33b90
-#   text hash     b408cdc8ea7f5eee
+#   content hash  3a5f20360b28fb83
+#   text hash     eac39333d59af5cb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

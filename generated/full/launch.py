@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2594bbdd770b2fe6
-#   text hash     2aaca3b686e44c97
+#   content hash  680a0f0e584748e6
+#   text hash     8883948125698dc0
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1df84e5ace95fa5f
-#   text hash     8d59b5ea8a3f76b1
+#   content hash  24bdd4612a028c5a
+#   text hash     35eb4717eb6524e2
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

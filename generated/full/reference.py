@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3de60c2111eda4fe
-#   text hash     9ff8958ee710a3f8
+#   content hash  7aca1277951eb720
+#   text hash     8b68f5a812edc094
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

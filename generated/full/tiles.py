@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5badd53e9ece426c
-#   text hash     e176ffd190a0c116
+#   content hash  67d40ed234aa6337
+#   text hash     02cab3abf31b73c1
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

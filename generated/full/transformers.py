@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9f3402126fe7f977
-#   text hash     9d30bb73acb729ed
+#   content hash  7a0ff03595f60f78
+#   text hash     55f48d5c12b55602
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

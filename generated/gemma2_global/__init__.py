@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4a62d9d4b5c8bfea
-#   text hash     18705d9c75ff0e0f
+#   content hash  bb462ef7a4c09323
+#   text hash     79bbfd196c77767d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a7f1b01324d1ff44
-#   text hash     1059af6c535e89fc
+#   content hash  f549dc32e6833ca8
+#   text hash     e087447ab3fa5f7b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

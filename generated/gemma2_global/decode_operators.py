@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  126a25a7bc82c9d1
-#   text hash     1a189e76f4f0da4e
+#   content hash  b96e7d10ca2bbc19
+#   text hash     b24d4349746e10b4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c8f72671a041561
-#   text hash     131bb1d3dd495be0
+#   content hash  d029438bfe6a81d2
+#   text hash     81f0fd0f7a5ad3e5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

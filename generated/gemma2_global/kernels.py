@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7b5d7b8737248af9
-#   text hash     dc5d6eb3c98f8203
+#   content hash  b0f2e9e4574e38a5
+#   text hash     e112a52fb3ec6f74
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e0c32441656f0132
-#   text hash     c1cb7f147aca1764
+#   content hash  a0d17a240c19ff22
+#   text hash     b9c29aab7ca9a75b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

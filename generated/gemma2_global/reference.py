@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21041b9d6d758213
-#   text hash     94b6e47a7c02eb88
+#   content hash  7d8898d99e683085
+#   text hash     aaf0662b3fac0873
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

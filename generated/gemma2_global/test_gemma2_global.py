@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9cc4944853b8ff51
-#   text hash     68a42d828db0e54c
+#   content hash  a56c84a1e317b1a9
+#   text hash     c2c62ddbb2efb93c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

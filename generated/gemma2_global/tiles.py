@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  df53bcb9b108869b
-#   text hash     1bf6ae87a7739a2d
+#   content hash  b0639d6e7c132d63
+#   text hash     f37c744f5137d74e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  85716a2a2da4bfdb
-#   text hash     897751595dd484da
+#   content hash  133648ffb920b68a
+#   text hash     78b5930da7deae8f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1f3b5ba87d17fe87
-#   text hash     b2af3a43589a987b
+#   content hash  9286b048cd9055ae
+#   text hash     a612e83501897be9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

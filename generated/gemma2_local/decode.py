@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  27e5fbc65189c40d
-#   text hash     9f17ad735193e703
+#   content hash  e086e648fc345bfe
+#   text hash     72520c50f6d988cb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

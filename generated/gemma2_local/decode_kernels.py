@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47b209182925bd1e
-#   text hash     38c095e4e09a49dd
+#   content hash  05155bf8cb386d2a
+#   text hash     c36556dc3e7f81aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

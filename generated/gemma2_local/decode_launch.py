@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b45b1c9b8a3d5dd8
-#   text hash     23221d87690c1a05
+#   content hash  8db4d7241e6a7906
+#   text hash     e6c69047dac371bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

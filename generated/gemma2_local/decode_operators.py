@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e394cb5d8fb3d20b
-#   text hash     8c7bb34f9ad386a6
+#   content hash  0239d788a66a4cd0
+#   text hash     b1d7632273aa8256
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

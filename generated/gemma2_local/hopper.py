@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dc0700d1688663c3
-#   text hash     d175fa9e2db339dc
+#   content hash  d3fbc71039f3c631
+#   text hash     860e69638139c20a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  13c492fa5271b683
-#   text hash     e0b6310333a6225e
+#   content hash  e2ba97f8b9d30d07
+#   text hash     9c2407066124cdd7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a84d89f9d62dca18
-#   text hash     2575c7223ae8b0bd
+#   content hash  b81dac720857704b
+#   text hash     d194b3b6e7189f95
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

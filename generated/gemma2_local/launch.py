@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cfbdeb7b91bc0bea
-#   text hash     82df4a5a1cb42a88
+#   content hash  762596412d42823a
+#   text hash     bbb89a9153e48df0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

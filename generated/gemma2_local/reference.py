@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24463a6bdf1ecc90
-#   text hash     1a233f862a038ce7
+#   content hash  8bbab6ffb08309c0
+#   text hash     32cdc7179e7595e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9e2c93db1d6ab1f4
-#   text hash     a30aee3350d3b0e5
+#   content hash  2e009acc85184514
+#   text hash     3d1267cb98d7ea3e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  75ce75106f4f99d6
-#   text hash     75e55c3d2fc559c7
+#   content hash  234681dc1f8e4539
+#   text hash     4917416e1dac2b61
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

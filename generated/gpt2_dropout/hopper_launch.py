@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1fee5a0e09925c61
-#   text hash     f943cb6aca01e34c
+#   content hash  4949c23015251246
+#   text hash     ba32a83ae0c35f73
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0906168faf6cf570
-#   text hash     b9e24949fc123c76
+#   content hash  dfef0970d25d3fb1
+#   text hash     c0a5b478928f9c91
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ca6a817d0b74d51
-#   text hash     7bb6eb8e0a8a571c
+#   content hash  abfba4086a1c4dc2
+#   text hash     2554256c1a83392a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

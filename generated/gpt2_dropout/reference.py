@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1f69615cec8cfee6
-#   text hash     469f12b4a7bda598
+#   content hash  5d2fc94c4a8dde58
+#   text hash     440076d922cf97f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

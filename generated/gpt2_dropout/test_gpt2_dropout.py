@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  134c415064bf6c86
-#   text hash     bf7088a512d6e0a5
+#   content hash  8d3a6a184d151fde
+#   text hash     2d22ee9addfe065a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d3b2c10f3e37c091
-#   text hash     82b8e2be55672bd8
+#   content hash  79ff1745009b9cac
+#   text hash     0a16641a82c36e86
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

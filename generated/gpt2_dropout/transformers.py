@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f969bf53252abca3
-#   text hash     802102676c3db32e
+#   content hash  61119803f95574f6
+#   text hash     2fc4c1bd5fd80983
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7c01b1630b93190e
-#   text hash     2ebb7c7509274579
+#   content hash  46549210c0711ed3
+#   text hash     1297444ef2622ded
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

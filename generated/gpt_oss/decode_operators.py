@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  10220d95b196c992
-#   text hash     8dd341c2bcdec454
+#   content hash  4446b7622ef3ded9
+#   text hash     10a6f42c7e4e19ce
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

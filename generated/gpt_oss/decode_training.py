@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7e3e9e4fb62a8220
-#   text hash     11f5c14ccb029216
+#   content hash  32e95d76f6cc6c9d
+#   text hash     abc17c215752b64a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

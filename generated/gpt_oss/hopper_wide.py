@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  41e5593d38a70d32
-#   text hash     72f01d7caff6c335
+#   content hash  a8638c346695dcb0
+#   text hash     d4ad7b0fcc47cf56
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ad11aa6380e303ac
-#   text hash     89f3d5cb2a94c403
+#   content hash  f188513f067bce87
+#   text hash     4c59d27bab94859a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7917b5c90026842d
-#   text hash     5e14f0386164ba14
+#   content hash  316a639989fbdc5e
+#   text hash     680789fc8518ad1a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

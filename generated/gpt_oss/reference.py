@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9d2ae356b3c481d2
-#   text hash     28f8a7b47188514a
+#   content hash  cfcdb56a55501720
+#   text hash     4f33678969632b7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae886550263c078d
-#   text hash     c015724d3eb975e3
+#   content hash  e0e0b5b0bacccfd0
+#   text hash     186e7ab3d1d6343d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c01893bed14852a1
-#   text hash     14ebea0fc8c273a9
+#   content hash  00f25d9ff605812a
+#   text hash     58f33f2b64d77bf8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  916a95cb2b4e4ff7
-#   text hash     ba39e9c739a25065
+#   content hash  d996dab37e819547
+#   text hash     98a8f58cc9622d28
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

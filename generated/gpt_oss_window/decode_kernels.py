@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9294f6a5cd11fdb0
-#   text hash     12b40a7130a15b8d
+#   content hash  c6384ef6bba9eea8
+#   text hash     e255a13e13927482
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d9f7488df3d4e8da
-#   text hash     55819dc373a45223
+#   content hash  79b4ea87a8dc0ab8
+#   text hash     06037fa5472d646d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  209b03dbc7d7995f
-#   text hash     3639b186647d18a8
+#   content hash  6603e99dd7ae77a0
+#   text hash     ef8c749bccd2b4a7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

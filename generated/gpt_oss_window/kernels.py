@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  878486f22fd99c7c
-#   text hash     9b3cba41c3fdb8a7
+#   content hash  e03ef5d3c4c5cc29
+#   text hash     af3102bb01fbc6a8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

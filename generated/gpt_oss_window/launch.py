@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4c07e9281d9061a8
-#   text hash     34ce968a0bcfecca
+#   content hash  b09d5fd7fe856f9e
+#   text hash     60d97ff2bbc6ddb2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bb834b10bea3b77d
-#   text hash     e53767b7dcee0bcf
+#   content hash  76bf76a876a3f4ab
+#   text hash     a1f6bb91b2a465dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e2ffab4843648190
-#   text hash     df49a8cbd9ea8b5a
+#   content hash  806006c2948ead2f
+#   text hash     e5b1fe9969612111
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb4ac5b722726a6b
-#   text hash     1fedce4d3fc38579
+#   content hash  8a97bb2ccfb023d1
+#   text hash     c47e0504459008d9
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

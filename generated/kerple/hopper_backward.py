@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  243e234840b84ed6
-#   text hash     06a8808d4946daa7
+#   content hash  59aa0363439ab9b9
+#   text hash     275dfa0656a428b3
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e71244f94a674592
-#   text hash     2f11a4d3e2c18532
+#   content hash  d97003d144815130
+#   text hash     9354ccdfc0097c5e
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

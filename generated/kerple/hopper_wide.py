@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d35b9203d1d3cf54
-#   text hash     bf1485a6ca8a3454
+#   content hash  62b34992b95a4acc
+#   text hash     bfa62e74b6f1e1e6
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

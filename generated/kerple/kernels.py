@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  983e6dd710f2f322
-#   text hash     120cf1a8bd7a8979
+#   content hash  f00b83cf531e3b9c
+#   text hash     f6ee6aecc2a6a4f3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

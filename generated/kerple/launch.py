@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f55bb3f6e66f4b26
-#   text hash     b0545a35e971b9d1
+#   content hash  e5a50d59462d2e45
+#   text hash     e0c3a27e3bc7fd2d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1bc2a4e73ea31579
-#   text hash     8ad2768ca41b9f6f
+#   content hash  cd3cbf02a25f35d1
+#   text hash     f38b3a4451b977db
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3352e0072f438368
-#   text hash     ed6d44fb5f9ce56e
+#   content hash  61bce0f3dde93894
+#   text hash     1d629a400acbb20e
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

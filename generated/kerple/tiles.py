@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0202c2c7568689ba
-#   text hash     9dab98216fbec2c4
+#   content hash  20b585c62655a7e3
+#   text hash     d7dca2f0b8ac902c
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ace0c9c1a34c71f7
-#   text hash     4647f12ac4aba03c
+#   content hash  3e4dc95648d5d1fa
+#   text hash     901b29ded55be6e7
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b7a858d613692ed
-#   text hash     0cf2cc60fa299595
+#   content hash  8108a288a4d69faa
+#   text hash     8237bf51945e7b4c
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

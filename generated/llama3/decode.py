@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0f522b184bbd467e
-#   text hash     e9c81de8772a919d
+#   content hash  b06abf6ebd65bf3f
+#   text hash     785c367e6d78e112
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

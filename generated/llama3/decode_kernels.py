@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24cd431547ee21c2
-#   text hash     0d89a94ae88e6b55
+#   content hash  26e4588d76134ff2
+#   text hash     937581bcc0375328
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bb071e747b586f1e
-#   text hash     7e9f3a6af1c0271a
+#   content hash  922f0e48e20355c4
+#   text hash     4d14fd93fa55ac23
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

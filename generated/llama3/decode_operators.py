@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36e8cd9dd422d535
-#   text hash     325e0ed7797f20ad
+#   content hash  5d9f87c2ef3fa84f
+#   text hash     6b68d9865362bef8
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

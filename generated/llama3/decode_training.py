@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3ea962de346fb5d4
-#   text hash     9c11466bcb981c20
+#   content hash  a178a27c21b435b7
+#   text hash     a13bf4b92088710a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

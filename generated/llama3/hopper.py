@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fcf835d5ae05ebcd
-#   text hash     1e3788f23cd848e0
+#   content hash  9dc141f56786bca9
+#   text hash     30e974b8d563ee49
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

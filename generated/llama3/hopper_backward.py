@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  797747423d1a45cd
-#   text hash     d197c2d02cd9f4e1
+#   content hash  2aecadecb41f0ebc
+#   text hash     ff0c4231afa1f426
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  944641c65b65e508
-#   text hash     9fc0bb67a2f768e4
+#   content hash  faae403e77962fbe
+#   text hash     851e988a033358c3
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

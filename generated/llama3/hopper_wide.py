@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71b15dec628cdbce
-#   text hash     cf15c017fbca8558
+#   content hash  5d856185d615fd6e
+#   text hash     b0c15dbcc72876e1
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b3a10e6526047ffb
-#   text hash     02c5f1b50bf26c3d
+#   content hash  a4dcd648ec697b99
+#   text hash     838bcb22069d7f7f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85da67885239aab3
-#   text hash     e69f09748f0ca0fc
+#   content hash  3ffdbc114787a43c
+#   text hash     6a4741bfa2280865
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  000edb4f7ef65f6b
-#   text hash     6f534ffa97007fe9
+#   content hash  b87750519bdf998d
+#   text hash     4cd9d7fcfa8e05cd
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  52536a3abd21c402
-#   text hash     fc75134d9ed16aa1
+#   content hash  292aa29963684b82
+#   text hash     1234fb05874fa97a
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eaf65630560411ec
-#   text hash     6dbb94c2c83f1211
+#   content hash  8b9265437d17bae1
+#   text hash     11174b81215ceb18
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

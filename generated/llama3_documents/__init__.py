@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d5fb754c1960452
-#   text hash     f77fc4ab8fa56134
+#   content hash  cefd739741b7a758
+#   text hash     066bb2e79a3c4795
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  acaad3dab9b2b0ca
-#   text hash     0b61fdee10b697e0
+#   content hash  b71f2d510797efb5
+#   text hash     00bde2320e4924f1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

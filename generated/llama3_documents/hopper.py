@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0aa47ebd75b1071b
-#   text hash     90fd55f6d3b8ab26
+#   content hash  65b4863355e2f997
+#   text hash     4af057be8ee13c3f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

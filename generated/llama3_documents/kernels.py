@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  451e5a2b46f36ddc
-#   text hash     921996482306411b
+#   content hash  9e1bcefec5ffeca5
+#   text hash     3a86f4c8e94adc23
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3218acf5f02c773c
-#   text hash     382374a4967d248c
+#   content hash  47214b7ffd0967c2
+#   text hash     de9c097db5568b48
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4490fc64fe8068fd
-#   text hash     c0d860ce355271fe
+#   content hash  073b50224d9bb63c
+#   text hash     dfd5dcb6928e8bd6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  425fcb0f2d4d60c3
-#   text hash     841777edd8d3dcb0
+#   content hash  9d09d693bf00550c
+#   text hash     14468fe3ae0046a9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a58382d2bff926b3
-#   text hash     e87f753ec87a185b
+#   content hash  4563abe5bb802596
+#   text hash     6b9f0c04c1b165b2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

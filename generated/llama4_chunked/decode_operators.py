@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d0f4ffc894e75821
-#   text hash     79ab96b35239e1af
+#   content hash  c08cc77df35ec818
+#   text hash     e7466e9e6d6072f5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

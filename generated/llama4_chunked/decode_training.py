@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  812cc70c5b884335
-#   text hash     f6f19a3873173060
+#   content hash  a871d3bee08e667f
+#   text hash     faa514ea8bba8bce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5ef20dc52260c32
-#   text hash     48cf6cd1975ab780
+#   content hash  e8a70e7796af29bc
+#   text hash     2c1d1520377fc5ff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

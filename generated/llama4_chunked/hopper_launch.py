@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  77540d2654717678
-#   text hash     a4d23682d9160e54
+#   content hash  f283ecdfe7debb5f
+#   text hash     15849f48b50510eb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

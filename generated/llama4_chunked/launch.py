@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  74f9408e0389c713
-#   text hash     9526add2781e48d6
+#   content hash  ac7bcf86a54d94f0
+#   text hash     f61879c0b064d0bf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  959dc17f1b3b2531
-#   text hash     cd074fd39cb7f0e7
+#   content hash  a716fbd9e77e3320
+#   text hash     1547d951fe87d6d1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

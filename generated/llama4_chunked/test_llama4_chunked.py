@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e8d4fe30cde1192f
-#   text hash     1de607750ec28253
+#   content hash  fdb95ceb62ab2ed9
+#   text hash     1b5540031a192aa9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

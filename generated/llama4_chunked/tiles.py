@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1fac11b9104775e2
-#   text hash     08810d3427a2e01e
+#   content hash  e54f2c1e9954b5c9
+#   text hash     f9b12f8c84df0081
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ee91e89612e5982d
-#   text hash     f21424c3111e6097
+#   content hash  d0561d6910a676cb
+#   text hash     fdaf1bff209f69f7
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8b1ae1bf02c2aeea
-#   text hash     3eacb081e7842ede
+#   content hash  c30d73441b58a014
+#   text hash     21d5326c4634bc6d
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

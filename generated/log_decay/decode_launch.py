@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b17dde126d40c4a9
-#   text hash     3814e6b3d2e1cc9f
+#   content hash  39ab8816f78bcd4d
+#   text hash     49a0835ed0dd5bc8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

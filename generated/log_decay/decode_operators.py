@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7ee93ac420e16c55
-#   text hash     7c1b23e8378e41fd
+#   content hash  cefdc108c959bd50
+#   text hash     bb41aaeebeaf24ca
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  795d6e34fadcfc6b
-#   text hash     d231f8b1225f6189
+#   content hash  9560320ddaae3bdf
+#   text hash     8c0d15bf35158aac
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

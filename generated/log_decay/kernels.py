@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd21baefa85fc65f
-#   text hash     0d2ee70765180f6b
+#   content hash  24ce94798b383aeb
+#   text hash     9140125955c1abbf
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  304d172babeada53
-#   text hash     9d5bc53703d80a7c
+#   content hash  96bd65671ea2de36
+#   text hash     ac7935c440d9491a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bd876c53d6ff8a97
-#   text hash     b0c3097c4189c854
+#   content hash  eac854e5691960dd
+#   text hash     3a26c720517d66dc
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

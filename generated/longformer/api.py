@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2d73533896db06b6
-#   text hash     0a2ba326fbdc1c1a
+#   content hash  f32bd3c8cfe78f36
+#   text hash     0208e3c535a3df9a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bed0dc2ab55dac5b
-#   text hash     ae333c72fd935751
+#   content hash  8c5422fc2190996d
+#   text hash     02415997b83855c8
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

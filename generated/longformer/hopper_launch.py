@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61b5488ae1740756
-#   text hash     d12d77ec18515a41
+#   content hash  1651eda75db93481
+#   text hash     86e52f1ff61c999d
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  727317c4a27b75d9
-#   text hash     f37e34fe2b7a6c0f
+#   content hash  2a9fec8536997941
+#   text hash     6df5fc13142ea1a8
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a5d1d998afedbd79
-#   text hash     4594296d34b448a8
+#   content hash  cd2bc645abd70e3a
+#   text hash     fd15d55fe88a3c1c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

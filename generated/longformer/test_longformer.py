@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d053bdadca76ec7f
-#   text hash     1acf8f91727f6611
+#   content hash  b05fbc88bdc081fa
+#   text hash     98ceb52e35e1cf56
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

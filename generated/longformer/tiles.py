@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1151f03b9ccf4ab0
-#   text hash     6df1a194cea031fa
+#   content hash  62f97526ec19fb71
+#   text hash     f0cfe21d26f4a478
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

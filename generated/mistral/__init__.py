@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ab7c3040d057918
-#   text hash     1884cacc10832732
+#   content hash  e57491f8a815ca3d
+#   text hash     9deda85374146ac2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

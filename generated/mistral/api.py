@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  10592b7a485cc0e5
-#   text hash     7eea6dd81d2c32a6
+#   content hash  3b1938a569916a72
+#   text hash     5a49c6f3a83b3dee
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  43ed86b826eba2e9
-#   text hash     81f744496b29c013
+#   content hash  cb17737498f3be34
+#   text hash     6daaa751109e3340
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

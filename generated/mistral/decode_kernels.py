@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a75d8d097d986c9d
-#   text hash     83c0d7a932f070f9
+#   content hash  469c626d3acb89dd
+#   text hash     be0d1bdd58625e7e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4d96a1d8190700ce
-#   text hash     38f4164cc8b25b64
+#   content hash  0e6a0adfcaad377c
+#   text hash     9b0aea417a34776b
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

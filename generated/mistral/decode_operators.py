@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  402e5af239d47936
-#   text hash     a84ac7c6874af4fc
+#   content hash  e7ffcc60e58581ee
+#   text hash     3ddf5559ae377b61
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

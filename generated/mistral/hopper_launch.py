@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  193fc04a49789f5f
-#   text hash     bc89974dd3ce8a4e
+#   content hash  c49ff609a34b4fdb
+#   text hash     dc1e04b8264646ab
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1c8c79cc5843b3b
-#   text hash     562acba8298acf39
+#   content hash  5912557161a20b82
+#   text hash     aacd83bbaf12ccee
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

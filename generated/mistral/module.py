@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aea15a01c5f0a43f
-#   text hash     22e4817c5f1d71a5
+#   content hash  926dc8b97e2aa58e
+#   text hash     1ddc7cf4ab7b6f4f
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6ef312ea61a96ed
-#   text hash     1430619ec68e4c05
+#   content hash  c13aae3e5235631c
+#   text hash     f77aef07450bc2e7
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4bda31ec14169cd
-#   text hash     5c17c335cf994b24
+#   content hash  18d90b523e9276e0
+#   text hash     c12da444886961ad
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

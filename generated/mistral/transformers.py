@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2a3809e5990ea5fd
-#   text hash     435361283b730cfa
+#   content hash  60751e3c99547d95
+#   text hash     6ecd93db9e0b2f56
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  83c95cd016d349b4
-#   text hash     8b2fde74eea2ee4c
+#   content hash  6c62540477aa0c2b
+#   text hash     eb17d4e056a501dd
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

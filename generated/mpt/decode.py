@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f607e6847326414a
-#   text hash     77aa8ca36a0fd750
+#   content hash  49fd20a55aeca788
+#   text hash     de2fd41452b2bc29
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a17908d4dabbe178
-#   text hash     2062a7dc222a61b3
+#   content hash  a61814e31d0a409a
+#   text hash     d33d0dcec04840f0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

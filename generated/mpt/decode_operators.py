@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  694bc04adaa355ae
-#   text hash     8254123c7b4c298a
+#   content hash  fa5328bc1b07610d
+#   text hash     5a542d6e1ac161c5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

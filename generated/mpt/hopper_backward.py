@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d73926813e64a3a4
-#   text hash     cf376f9207d3553b
+#   content hash  dd9e55457bb27f40
+#   text hash     a8bd51ed345a8642
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

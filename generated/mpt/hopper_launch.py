@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  76cb7d2c223f8f8a
-#   text hash     1d56c37a98c542bc
+#   content hash  13c9bab868dce21c
+#   text hash     24a4315c63c0f182
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

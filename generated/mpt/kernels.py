@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  240e60ec4952a7bc
-#   text hash     f1391abf819e0914
+#   content hash  8bc50a10d6145fcc
+#   text hash     034a4b1c618b824d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

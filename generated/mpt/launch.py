@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  077b1c0d335f0a5f
-#   text hash     0ed53db2d4be6811
+#   content hash  9768c7896844dbaa
+#   text hash     4542b6affa91dfdc
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

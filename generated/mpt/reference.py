@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  02295384930e2da1
-#   text hash     93939717205b6085
+#   content hash  7a1ea8508b6dddcf
+#   text hash     9c099aaf41ca2247
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

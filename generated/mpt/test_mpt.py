@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1bf367fa76a1c21f
-#   text hash     3dab2ba62e420917
+#   content hash  8d089029dbb66fda
+#   text hash     96b7993c4b22ed2d
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6f7f8839168ed35c
-#   text hash     8ca5cafdd225976e
+#   content hash  326937348d3a00ed
+#   text hash     f380c244fef8a7cb
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

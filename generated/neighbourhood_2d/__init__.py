@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8b0eac0388ef04d1
-#   text hash     5dbfafca6af6706d
+#   content hash  c78c00fe3d1cae5f
+#   text hash     45ba47af66a12eb4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

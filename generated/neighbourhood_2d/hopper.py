@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f85030b5b8bfe2b1
-#   text hash     a4dc8fc6e3c52469
+#   content hash  f877d6319b8cdeb3
+#   text hash     a3c9828582d9210d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

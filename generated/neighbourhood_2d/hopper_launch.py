@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2ddb57fc7583cef5
-#   text hash     59d71a72b5aad8d6
+#   content hash  6454810dc7f25628
+#   text hash     38d60e76ffc5a53f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18ee1d512d05736a
-#   text hash     785d3f024cc716c9
+#   content hash  fb6b952c08c5181c
+#   text hash     99ba5858867123d5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  63da30a07c61f8a9
-#   text hash     25a2acf0bb9cf0c6
+#   content hash  fe92fbbf66fe9f3c
+#   text hash     402c9a9afd92e704
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

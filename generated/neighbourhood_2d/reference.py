@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1cef5eb32c269c03
-#   text hash     2fe464fee98fc904
+#   content hash  6c749e580f785113
+#   text hash     fb12de3f434b7a92
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7df0e01ea04aa795
-#   text hash     cc8f66bc5a915352
+#   content hash  d7da7b10245bb57a
+#   text hash     73c493fd6847ff27
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  058ec019040ccd91
-#   text hash     085d2ad395dde102
+#   content hash  acf8851f9bc9dfb3
+#   text hash     61306881a89d2fec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  60141c75b6f682ed
-#   text hash     a0ac83639e1d5a42
+#   content hash  56332e225be2df0f
+#   text hash     a13e008732004893
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b82c121a4ca92b1d
-#   text hash     cc8e9339953ea97a
+#   content hash  4e8ae9162398ef71
+#   text hash     1633354aa78a7883
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

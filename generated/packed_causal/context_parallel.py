@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3703cf0d596df052
-#   text hash     b6f0a2dc35aeac95
+#   content hash  d088a688242678ca
+#   text hash     b750220b454e1bc1
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  727ac2fedb811764
-#   text hash     554661c0ec2c05c7
+#   content hash  28aace105178443c
+#   text hash     09248f0581fd45a6
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  60e008895797638a
-#   text hash     7caa98432f7af67c
+#   content hash  e155b955cb7a3f62
+#   text hash     49bcaafc032596f7
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e4b3ec49b41d039
-#   text hash     c508968d0cb22eb3
+#   content hash  b4d27c7f002c5bce
+#   text hash     323d30c0374856cf
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

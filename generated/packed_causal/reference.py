@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0f413f54c33a2ced
-#   text hash     22ea692336c140ac
+#   content hash  37479a56c51b8f0f
+#   text hash     66e226615ad3b1dd
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

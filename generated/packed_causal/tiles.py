@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8ab187e4d564fb3b
-#   text hash     95acae69bc7022a8
+#   content hash  c50cdca1a1840797
+#   text hash     b3461950b0e86708
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

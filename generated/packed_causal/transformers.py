@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  17043e463ed87af2
-#   text hash     94e540fe6f7b798b
+#   content hash  e09104c683afadbb
+#   text hash     06a69e0e7631de9f
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d8fef6e4bbfc8c45
-#   text hash     3ae9aa4e5c2fb662
+#   content hash  583917d673e3d7f7
+#   text hash     3fe5c20b1451609c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  56cec3052f1e6e65
-#   text hash     fed716312c6fb0c0
+#   content hash  aed786c740e05b38
+#   text hash     7056ed66187f0584
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

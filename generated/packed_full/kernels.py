@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  84dd9f42d3b54a6d
-#   text hash     68171393aa3a97a9
+#   content hash  267f896377dfcca6
+#   text hash     aa289dca84e27d8f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

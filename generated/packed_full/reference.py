@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ceca611765611a1c
-#   text hash     3cf5958d0b920b2e
+#   content hash  7f36d380c3f787e8
+#   text hash     c38e6ed710c3aad0
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ca4424235425086d
-#   text hash     40d7cf7f9e6261b2
+#   content hash  74bbc4123e8a37f4
+#   text hash     68bca3f0054405b2
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

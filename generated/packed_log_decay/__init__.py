@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4cdd3f523098a822
-#   text hash     025a4b047290994d
+#   content hash  3ee1be77fdc96b33
+#   text hash     559e91ed12c7aed4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  68fc46f222a8849e
-#   text hash     86a054cc6b841a7a
+#   content hash  4336bc76d0194a75
+#   text hash     716f5e60227874e5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

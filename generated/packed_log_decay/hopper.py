@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e96cdf9aaf99c2fd
-#   text hash     778cf4d5e2b8a5da
+#   content hash  a7c503860319e777
+#   text hash     a3a525abadcbe5cf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

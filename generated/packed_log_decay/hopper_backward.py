@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4e3d06e914b54221
-#   text hash     5d95c8401e5ecb6d
+#   content hash  e4af77752a58ebc4
+#   text hash     e637195c7aa77036
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2ee95c515cb65594
-#   text hash     c08bb1b59653b570
+#   content hash  e955bcc0d8e28108
+#   text hash     eff7c512b8205b0b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  45eaa1fa7a557790
-#   text hash     695c87eb2f5ff797
+#   content hash  740fa1432304bcb2
+#   text hash     b81688a6e96b8c0b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

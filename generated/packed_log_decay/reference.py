@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1fc3bb344c34c935
-#   text hash     90e5a9c039b0d5ef
+#   content hash  c03f9bd19e735c00
+#   text hash     96ba9ff1c0bb809a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  be9131c74c7f114a
-#   text hash     5381248cb12aaa5c
+#   content hash  3d1a343448150c08
+#   text hash     8c6fcd06e245dfd3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

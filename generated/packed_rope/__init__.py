@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  684ffefef3236a9f
-#   text hash     bb39139bc04aac72
+#   content hash  42edaf3e7e31f08f
+#   text hash     2ce5c130a1195b3e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ac514aa9c9694794
-#   text hash     19a84c090ea6b988
+#   content hash  69f7158bebce09bb
+#   text hash     d054586c557c3a58
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

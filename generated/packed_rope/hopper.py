@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17510e77b6458f95
-#   text hash     e5f18b72f3b87db1
+#   content hash  71e8f94d6ebfe3ce
+#   text hash     3a5023d92ba3c383
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

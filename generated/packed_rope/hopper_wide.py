@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14e798d4a9914bb3
-#   text hash     a171e9120019a858
+#   content hash  2b40e6e71b8b82a6
+#   text hash     9bd39eab76e6f6e2
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b1d4d03e955571f4
-#   text hash     63dce371f2bba91a
+#   content hash  fefcf43b406c6f2c
+#   text hash     cee7302689840df7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fc2d1cdd7c5d7a70
-#   text hash     a90cd4df1462851a
+#   content hash  39ab395445d13eb0
+#   text hash     3d06335b6838c6c4
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f1e08e03e1a1057
-#   text hash     db8f89dbf389ebf3
+#   content hash  aa34a45d849a8bba
+#   text hash     41a21f02a18167ab
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

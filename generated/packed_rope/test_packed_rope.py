@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ae286c28c51cac25
-#   text hash     19611ac090c1715c
+#   content hash  4c2c6de4d046d3b9
+#   text hash     3d5b408309e21551
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

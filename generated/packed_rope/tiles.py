@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c0017f2d710e6608
-#   text hash     3a1987e8464c414e
+#   content hash  c878cf7f538009b2
+#   text hash     58170c2df0ccc21f
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

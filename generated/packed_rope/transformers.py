@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d91c49da4eacd407
-#   text hash     c9cae5d8a8e65e1f
+#   content hash  bf6ba2963ac4ea82
+#   text hash     8f4abcb72244bdad
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

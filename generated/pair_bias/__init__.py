@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2376eaf70382e88f
-#   text hash     400213596f3f2c48
+#   content hash  79f8dd613bfb7de3
+#   text hash     be21851658dc9260
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

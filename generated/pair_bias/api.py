@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f9ffc180701eef42
-#   text hash     9410d3ef5993c70c
+#   content hash  d9de99329c106011
+#   text hash     4e4f078859c374d1
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

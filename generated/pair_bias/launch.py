@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c8cd69be99ed7ac3
-#   text hash     099b2292639ec1e8
+#   content hash  03e23c5783e154f6
+#   text hash     d589ddbf72dad4fd
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf5d73ab6cb8b473
-#   text hash     13c596525bc81668
+#   content hash  87e06491fe8abd1b
+#   text hash     03cc434f1de9fbf6
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fb47152539ab66b
-#   text hash     4ee90306c1c45711
+#   content hash  bf7139165246bcfd
+#   text hash     32efad82952c843e
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

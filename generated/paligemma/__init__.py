@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a88d8233c6b2f863
-#   text hash     14f33eebcd9649dd
+#   content hash  095a58af9d7b5eca
+#   text hash     81c243c5e2f657e6
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

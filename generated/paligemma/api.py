@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0691b5b763adc1d7
-#   text hash     218fed1762ac6508
+#   content hash  e699d19f6ee3a218
+#   text hash     e4e107c832b0a289
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

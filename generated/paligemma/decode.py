@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c25f723bc6e767f
-#   text hash     6c28e4f561784eb2
+#   content hash  c8b52bd225f4d39f
+#   text hash     55eebc18e7bf81fc
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

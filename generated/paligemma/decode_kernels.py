@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b39c1d2b2aa8a357
-#   text hash     2cd8a9a039d86ebe
+#   content hash  174e5d8f8cd4e2a3
+#   text hash     530c0c7bea8165c2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

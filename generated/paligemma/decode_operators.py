@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aaf2c6b9b719a3cf
-#   text hash     d8ede299ffed7dae
+#   content hash  e15e778e64976da0
+#   text hash     ac12ad288bdbe97c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

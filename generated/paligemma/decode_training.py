@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  581154189c43d5f9
-#   text hash     0df42a62adcd6424
+#   content hash  63ab942f381c0fed
+#   text hash     ea4fb827cb3f4612
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

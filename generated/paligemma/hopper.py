@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b68859d91312dd97
-#   text hash     6996204a99307d4d
+#   content hash  a2a94b35a59961ec
+#   text hash     b32d054f8aba7acf
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  300ab56956b30453
-#   text hash     74dd38b50ab8b2e8
+#   content hash  80b10a54bab27be9
+#   text hash     67dce5917e7e8268
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bab3359cfd2854aa
-#   text hash     a20cb4b50f9ea701
+#   content hash  c3ab39eb08461e08
+#   text hash     8294be844341ee11
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f60b9ba1f9c7dd6e
-#   text hash     1c8ab641447f5756
+#   content hash  aed86f765c9662e0
+#   text hash     6d09305ac97d0428
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

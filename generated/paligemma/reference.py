@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6187600b16eb5e3a
-#   text hash     22eb4183a0e60990
+#   content hash  2eedf828f1da47fa
+#   text hash     5d68612972b0b80f
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

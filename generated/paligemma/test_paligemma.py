@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f0476c1669e8b482
-#   text hash     f5ade212cb4f3bff
+#   content hash  a6e1f4b12ec33b2a
+#   text hash     d54cee3989d62344
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6e1d590348b7de46
-#   text hash     b92e5d1d60ed410e
+#   content hash  4da8665cfad541fd
+#   text hash     b8d0130f43c995b2
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

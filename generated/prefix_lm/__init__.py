@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2cee701633d78c29
-#   text hash     69593ba9d908f6c8
+#   content hash  3288d93e42548e68
+#   text hash     83b720997cb55d7f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

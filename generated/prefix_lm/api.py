@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70dc026a80d1c430
-#   text hash     6c7d30df31986204
+#   content hash  471f856b0d59261b
+#   text hash     e07b02cb8479feec
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cdd17ff237e70b4d
-#   text hash     1958f94f1d05ad01
+#   content hash  3260d3b7fdd4c957
+#   text hash     3247167ebdd4482f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f022a31bd81898a8
-#   text hash     f63a200e0e77744e
+#   content hash  cddddfb42d155798
+#   text hash     e2fbdbd6a25e261a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

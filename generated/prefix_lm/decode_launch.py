@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f1bcc0033e86919d
-#   text hash     4d983f2c0be64887
+#   content hash  a76a3009e8b69596
+#   text hash     f39363a2d5f9a354
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

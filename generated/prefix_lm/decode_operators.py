@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  744f770843594700
-#   text hash     a47986ca2211d595
+#   content hash  7c2ad289ff53cd10
+#   text hash     8de8bbb421acfa6d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b2de8f52e8c02015
-#   text hash     6557dccc673fb259
+#   content hash  d093a7c03c2b3078
+#   text hash     6d7ae5cdb89aa180
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

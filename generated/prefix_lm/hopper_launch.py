@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  53fc5450463b119b
-#   text hash     9887e71fabad0f97
+#   content hash  5c4d1aa483ff11f9
+#   text hash     06e7681c004ad162
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c570e3df3f9332b
-#   text hash     cc170f706032036a
+#   content hash  15d4df0b013a4deb
+#   text hash     ff7c4110e74e1262
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

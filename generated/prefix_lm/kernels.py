@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93264b6f74425624
-#   text hash     0dccc52fdb02387b
+#   content hash  b9c743f169c79cb7
+#   text hash     50a65fd37136214e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

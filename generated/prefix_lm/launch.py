@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c1711f355b6e2676
-#   text hash     ae2644b0c1f64415
+#   content hash  f0e6b0f96a57bdbc
+#   text hash     00767cada8a009b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

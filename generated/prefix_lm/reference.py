@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c7cbb5b17e285a2b
-#   text hash     836f3f1432c5a38e
+#   content hash  1baef995c9dc2f87
+#   text hash     d92a2aa191f76bce
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4f492de0d860c85e
-#   text hash     3dad166a6266f90e
+#   content hash  33dc4f8cfa2f4f5b
+#   text hash     e49870d928bf8cd1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

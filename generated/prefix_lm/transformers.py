@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ab2b0279bb6fed4
-#   text hash     4fb7d628db4249d1
+#   content hash  27b02d6edd38de11
+#   text hash     1370825564d30151
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

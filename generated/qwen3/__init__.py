@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91cff35c4f40e1bb
-#   text hash     46930fbab42470a1
+#   content hash  bfc79011fc253c97
+#   text hash     606f523494ee51af
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  72ddb635f099c6a8
-#   text hash     720756166b7481d5
+#   content hash  a0ddd9b2966ad5e4
+#   text hash     2af2e198bdcaef95
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb671a37657e749a
-#   text hash     36dc2f9648a9873e
+#   content hash  ac8a96a0c7c0437c
+#   text hash     1156f11fe645b9e2
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b8d7df74e09eab29
-#   text hash     4f7f3b4f85e91730
+#   content hash  03c64bf88a1a9ed7
+#   text hash     9dfca6f758fd8e0b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4e4c4b515602bf7a
-#   text hash     4cf3ea31472ad239
+#   content hash  43fa5d91a744e0cc
+#   text hash     f61512c4909df43b
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c52c4044e6a81a8b
-#   text hash     8dce8883b5d7dc69
+#   content hash  9474622a473ee240
+#   text hash     04f9501123a892c8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a8d86063752dc76e
-#   text hash     b3cb1df602db2fb4
+#   content hash  5534f5564f9140f2
+#   text hash     1270135bd9d5e7a6
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a7a13588f04b72f6
-#   text hash     6f028e919659ada3
+#   content hash  5b6f2bc7ce09c58c
+#   text hash     69bbea3b9f431c0a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d78d392612d530c2
-#   text hash     fef158c4054ab3d4
+#   content hash  d2580bc701ffbf42
+#   text hash     214a9a6d35fdf08d
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c279ebad2b9620a5
-#   text hash     2c31644fb8493089
+#   content hash  ce2a380b35e28198
+#   text hash     2d01ac9ea1869a4f
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

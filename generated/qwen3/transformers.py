@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ff2bda7cbe52c1a
-#   text hash     771c6aa62b9e30f4
+#   content hash  d37dffb69668c267
+#   text hash     b999f3cb6f167ff8
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

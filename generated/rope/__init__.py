@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  31205c66e1db19d9
-#   text hash     8fff30130ae06849
+#   content hash  48eb959e6ac013a3
+#   text hash     6408c287bf025fa4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

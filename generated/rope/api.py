@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aa76053e4789061d
-#   text hash     c3adb098f6ae52f2
+#   content hash  11fc51cb51324d6b
+#   text hash     e50031f9e20d16e3
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

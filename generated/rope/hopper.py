@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a57f5172ccc0236
-#   text hash     446c7f4914088ee1
+#   content hash  96118b71fdc9cce4
+#   text hash     c468c3231cef5d8d
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

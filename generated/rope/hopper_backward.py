@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  38329167ba85e623
-#   text hash     fba4ed422312d82e
+#   content hash  115a3d469d58fcae
+#   text hash     6287c23039fcaabc
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  378d893acc08355d
-#   text hash     78c6f5ce3608f354
+#   content hash  6864db8998f467eb
+#   text hash     1c4b137382317299
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1edb3ad2eb5b98a8
-#   text hash     62a64b9561cd2356
+#   content hash  9d0064245e08bcac
+#   text hash     f58e73153d257581
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

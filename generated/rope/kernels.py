@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  48f7fb4313d7eec8
-#   text hash     035676aea0c04776
+#   content hash  845d2d115109ea56
+#   text hash     ba891899de9e7112
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

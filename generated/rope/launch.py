@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  12b25b4591ffaa68
-#   text hash     a5791c688629b558
+#   content hash  588f9f5430c52f72
+#   text hash     517addbcad8e6449
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

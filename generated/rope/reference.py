@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6c90fd22e2c3302d
-#   text hash     5d5c0e8dea0151fe
+#   content hash  3f4041748998b310
+#   text hash     59404c2c5da47baa
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

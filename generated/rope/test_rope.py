@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa58344166fd8b75
-#   text hash     1fed73f96899e63d
+#   content hash  7abd2265f2efeae7
+#   text hash     0c99b505cb7d4def
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f8e31cc4e390a23c
-#   text hash     475022309f334482
+#   content hash  0625c54ee35ee578
+#   text hash     2f2b6cc5a86782c3
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

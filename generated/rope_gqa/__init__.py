@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d74789b99de566b5
-#   text hash     fbfd552affb33836
+#   content hash  9c4d0d0e63434de0
+#   text hash     982efae5f2d54474
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

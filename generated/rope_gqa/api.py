@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5cca2a9d98f35658
-#   text hash     f0e0015dc933058c
+#   content hash  947fa7c937333723
+#   text hash     21c29e214cf5ebcd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac8cdb34e8c40e7e
-#   text hash     8e81e4d5161b186b
+#   content hash  58e1dcb46a0bf1e3
+#   text hash     da3528a006132c36
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  abe114a2ccf2abf7
-#   text hash     e028c236728c2926
+#   content hash  53d1503ed8327b95
+#   text hash     12546988352304bd
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2af52015e4836b16
-#   text hash     07ba5489cfd96b43
+#   content hash  1e67a03d341e1917
+#   text hash     3195432e3800af82
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

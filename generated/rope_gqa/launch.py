@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a61749636843dd3f
-#   text hash     198764802938ddf2
+#   content hash  75d843143d1930d2
+#   text hash     1297791535ae1ade
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

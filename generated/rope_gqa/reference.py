@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1b3ba34d62e8d1e6
-#   text hash     d02beb91c4056257
+#   content hash  5a00c09a495859e5
+#   text hash     7c633113bebf5ade
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a8d2fc3bcd7ee157
-#   text hash     f8c32fcc43c74871
+#   content hash  0f9ea0c6d508f9a3
+#   text hash     3bddf97569b8a83d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1a6a910c026b264a
-#   text hash     ccf1a523b8b1e9e5
+#   content hash  44b689e224ab7f53
+#   text hash     d6755f421e22ab5a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

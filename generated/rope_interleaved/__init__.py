@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8aac8cd33506775e
-#   text hash     7d0c27b498d96684
+#   content hash  9977049e78d173ac
+#   text hash     009b7a15b757510e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

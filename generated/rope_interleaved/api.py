@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  151bf43fb87effdf
-#   text hash     913f509bf31e86f9
+#   content hash  98850a450c5c0983
+#   text hash     5fd8c867041a54a2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

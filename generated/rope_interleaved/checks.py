@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  5f1ad7d64a12cf24
-#   text hash     d676bc35f3cf17f2
+#   content hash  040e2d93f0382c67
+#   text hash     45cad1fb828116ad
 #   render with   attnforge render SPEC
 """The checks of test suites and their acceptance rule; the test file next to it has what is specific to a variant.
 
@@ -719,9 +719,9 @@ def check_vanishing(variant, function, name, sign, monkeypatch):
 
     Scores fall by some 2000 from the first key to the last, because of the input called `name`, if there is one.
     """
-    from . import launch, runtime
+    from . import launch, runtime, vanishing
 
-    length = launch.LONG * 3 // 2
+    length = vanishing.LONG * 3 // 2
     small = variant.small
     sizes = {"D": 64, "Dv": 64, "dtype": torch.bfloat16} if GPU else {}
     case = replace(small, q_lens=(length,), k_lens=(length,), **sizes)

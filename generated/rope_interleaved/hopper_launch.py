@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d71401743025f82e
-#   text hash     1580f759544bc3c1
+#   content hash  f544600c400f37d1
+#   text hash     6eb45e7423131f06
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

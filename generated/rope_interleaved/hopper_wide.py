@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  033593f33d07dfd3
-#   text hash     b30ac901951b2e34
+#   content hash  d4d59e4538b7b831
+#   text hash     e3aae1afa50605a2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  08de22b8a0efd7b7
-#   text hash     c57ebc30137bc8d0
+#   content hash  f14b36b342a1ffde
+#   text hash     21e4cf2a21a75abf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b286a2e407e3b09
-#   text hash     c6191dd4ef60010a
+#   content hash  a3b79b8dc245114c
+#   text hash     f5e5c63c0797f5cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f604f442cffec318
-#   text hash     126a4c1e970338a4
+#   content hash  3e26fadef2060cc6
+#   text hash     b8011882e34fb630
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a1a5c3e18a6b778c
-#   text hash     affd25ae7b60e596
+#   content hash  56f2f61a8a06ca46
+#   text hash     a6812fe1d49210d2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  73160f6ae152fbd0
-#   text hash     d027ba49a1867709
+#   content hash  398a28f755c62f7a
+#   text hash     3d4d333daae16239
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  46030efe143e18ac
-#   text hash     c05a5951c6d3f9bc
+#   content hash  3a8c16670b053d59
+#   text hash     919ffa3faea490ae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

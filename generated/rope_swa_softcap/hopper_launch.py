@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b77f38b9bfc26e6
-#   text hash     148499f1aacd86ea
+#   content hash  70ee820035457242
+#   text hash     ca5f26f4cc63ae05
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

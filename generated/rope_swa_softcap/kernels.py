@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  89135f11c889e9ff
-#   text hash     be2d148dac5ca7d1
+#   content hash  f0a9832b6d19f548
+#   text hash     60e1c773c281a935
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

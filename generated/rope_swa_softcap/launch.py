@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1cc732afced6a4b6
-#   text hash     ae29e1c5eeaed4a7
+#   content hash  11115e116d4d72af
+#   text hash     0938044298bc3fc4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

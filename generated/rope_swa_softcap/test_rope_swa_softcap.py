@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e6a8c8c8c32eb918
-#   text hash     e2dab04da91ebd49
+#   content hash  da2854fffe52d2f0
+#   text hash     0a4d406ad9cf8aba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  857d7f9992364b64
-#   text hash     d02a60e91d840932
+#   content hash  c70bde25b5df0a3c
+#   text hash     075dc6eeef9e5c39
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6ac003b91c99f59e
-#   text hash     e9014f98714d2d5a
+#   content hash  8318d117c5f39325
+#   text hash     4d22076d72ca039c
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  48ba60443f1468b7
-#   text hash     230fcadaf1a7bd32
+#   content hash  a2629518f6b97e4e
+#   text hash     cbb976fd92521c4d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

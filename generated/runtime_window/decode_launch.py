@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2b592475fe9050a6
-#   text hash     83d4983e8d27976e
+#   content hash  334389593b002f3c
+#   text hash     558c0866a8d09395
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

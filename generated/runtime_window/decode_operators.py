@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  65edea80e4b8ab66
-#   text hash     09230967b80f0cdb
+#   content hash  dbec56640cfe9baa
+#   text hash     086c5fe6b6505625
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  895608640aba05f5
-#   text hash     e2e4ee7e50464482
+#   content hash  9a71b040edc88000
+#   text hash     30566afbf2105067
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5751decda2c7c7b5
-#   text hash     4a9f019511d1bbb8
+#   content hash  9741cced040f8aaf
+#   text hash     93589d033d4526dc
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

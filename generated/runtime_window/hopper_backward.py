@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d1b19c15996df89
-#   text hash     943640d5b7918cd0
+#   content hash  edd04a69960f01f2
+#   text hash     4421e4e26cff7bd8
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

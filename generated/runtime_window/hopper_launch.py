@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5cffd9c9be877d71
-#   text hash     d1d0da62d357f3f8
+#   content hash  eb969392326dbc0e
+#   text hash     26a3f68b1ff44430
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2def7ab1797c050d
-#   text hash     a1b56a96813f0975
+#   content hash  520ef685debb85ec
+#   text hash     a9d7f48efb97a7d9
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  642cc25b5970473a
-#   text hash     255356be32d6a42b
+#   content hash  f7001d95ce90036c
+#   text hash     cab8b22047e51faf
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  30b4d871f21acfbc
-#   text hash     d9d309cc0ffff583
+#   content hash  9615ca37cd1e4a08
+#   text hash     fae367b15d4ab8fc
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7a1dd95d99547d73
-#   text hash     3f8e24679ccf449b
+#   content hash  93fff9fc99382dcd
+#   text hash     a8cd198b6a038d00
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a41e0c845163d3c4
-#   text hash     26c8aabdf4a017cd
+#   content hash  d630277e297526ef
+#   text hash     c8951e2ba334c0ec
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7526fb67a17a8672
-#   text hash     813c37327678733b
+#   content hash  8493d339b15e0b0b
+#   text hash     d61937f0fe3bc1d2
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

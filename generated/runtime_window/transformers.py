@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f1fecb90365a6e0e
-#   text hash     3870bd77f46c1cc0
+#   content hash  2b3a7fed3f762ba5
+#   text hash     c35c589e0f410fd8
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

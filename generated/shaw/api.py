@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  beb313ec55932fcf
-#   text hash     3f09fb828cd86b38
+#   content hash  a9f79f757912b0a4
+#   text hash     2d4f5e01aac4d590
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  292086e32aa7a007
-#   text hash     992ae6b5ba559eaf
+#   content hash  3ae77e53e4f36b03
+#   text hash     0f4987d5a0a985b6
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8b29fdcd89ef1a3d
-#   text hash     2567801be34b2b05
+#   content hash  47aee919772053c5
+#   text hash     7cd57be5f1d56e92
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

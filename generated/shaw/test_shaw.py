@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  42011bbff6e19204
-#   text hash     8de3b88d42a00291
+#   content hash  a4e1b819950172bb
+#   text hash     cf159299d66c1768
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7b78023da15ca9f8
-#   text hash     e00b01795a824877
+#   content hash  dc40b8178cdc07b5
+#   text hash     b237171f010f55b6
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

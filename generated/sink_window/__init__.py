@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a26bad62f47cb0f9
-#   text hash     360c29b201c09804
+#   content hash  325714ce4e26f56b
+#   text hash     f295936579d447bd
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d70c7005abc85a36
-#   text hash     832a7f8432e07bf3
+#   content hash  683c54b5ef63a46e
+#   text hash     4016cfea80df917d
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a720cbc1e9e71077
-#   text hash     6bd1259a34b5e8f2
+#   content hash  34dfc4d529cdd148
+#   text hash     cbebf3f18394679b
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

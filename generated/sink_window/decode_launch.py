@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0f9a0779a1401e52
-#   text hash     50b2b20fae29bb92
+#   content hash  10a05426f916479e
+#   text hash     fde978ad234bc612
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

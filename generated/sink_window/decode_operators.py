@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b43105d9c81b8d6f
-#   text hash     550f344e548d675e
+#   content hash  99ab9bb99906612d
+#   text hash     3892bd6e120b4c77
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  83677840ff293721
-#   text hash     f052346cb2cffb32
+#   content hash  cb401403e81dd7cd
+#   text hash     75af61810d5d79b7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

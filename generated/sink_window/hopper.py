@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aae551ebca99367c
-#   text hash     1cd5be916bc857c4
+#   content hash  ccd1ad7d4d02afb6
+#   text hash     621a4dd404f9e333
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

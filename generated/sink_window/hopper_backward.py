@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0addcf7fc27d1942
-#   text hash     227c7056d8ab5fc0
+#   content hash  78b05b7d91cce3d3
+#   text hash     fca895902910b0a0
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fdfa891dfaea5bf6
-#   text hash     93a3a465d982da16
+#   content hash  3c54c667d76c9461
+#   text hash     f09ea66b9abc8360
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

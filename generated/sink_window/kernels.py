@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f21da725a43b4e7a
-#   text hash     7ef23afb78b1468d
+#   content hash  93c6cc8bbba1f8ff
+#   text hash     0c31c10972b6ad45
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5b23f73d944b4705
-#   text hash     cf3c9c40d60de39e
+#   content hash  8aa978edcc9b5fb6
+#   text hash     c932f4a0854a677c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1da2827adb98cd28
-#   text hash     a9df434d01872b15
+#   content hash  a2ec8735b3cac275
+#   text hash     1bb4930b2c8ee5a1
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

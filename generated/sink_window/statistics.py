@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4a5ed255030ad85e
-#   text hash     1fee545fa89c215d
+#   content hash  776a76f73fbc1670
+#   text hash     dad5266e955e12ad
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

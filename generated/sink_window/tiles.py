@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  91dc87616c12cde6
-#   text hash     3c770ddc20596560
+#   content hash  e88c19b2b4985161
+#   text hash     a7eab71ab75550fb
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93cddb247303c0bf
-#   text hash     8a668c944641046f
+#   content hash  1582593196b116af
+#   text hash     5f5e6f00aecffdd3
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

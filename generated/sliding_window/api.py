@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d751fe4e0e8f1b7
-#   text hash     7a7c133131add5ef
+#   content hash  854608f4a5eadc54
+#   text hash     f7be98e21bbd8cb3
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a8a279a41190aafc
-#   text hash     882c68ee1a61788c
+#   content hash  192e1fdcefc3e2ee
+#   text hash     35f2fd2ebe587f67
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6b9eb26b2de4c2f3
-#   text hash     21393e874a75218c
+#   content hash  da26da9001794986
+#   text hash     081ccdb1942c8415
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ea6bd4fafc1679b
-#   text hash     4885c3ba9c8a8099
+#   content hash  645ac7ca9a671ccd
+#   text hash     0443713f863584f6
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a2cf1525e6de2034
-#   text hash     21aca2900d66198a
+#   content hash  d3fdf8a4bd27a797
+#   text hash     6f35d3aa3891d748
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

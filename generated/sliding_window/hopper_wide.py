@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef037f283021ca71
-#   text hash     c59415fc5a8d5ca8
+#   content hash  896ed41665cda1b9
+#   text hash     e9c649a3e07577f5
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77b44a20fb124e55
-#   text hash     3c63e6d842d61d24
+#   content hash  8d83f31a70622b6e
+#   text hash     3451688c77d495e0
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15b8ca11812f2fcd
-#   text hash     b64e85c5c845141d
+#   content hash  657e58107d6235f1
+#   text hash     1b5cb252c73618d5
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

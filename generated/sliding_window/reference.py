@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  04516762b66a7317
-#   text hash     7cf9a24954af1ece
+#   content hash  bd32996f8bb07080
+#   text hash     9415f9cda0b62c07
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

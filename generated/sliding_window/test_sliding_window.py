@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  98fa680ac9d07a96
-#   text hash     7a09b8bdcc215d73
+#   content hash  060697265ee236fb
+#   text hash     7b9d66847fcec48f
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

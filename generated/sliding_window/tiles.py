@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2cdba50a67de72b3
-#   text hash     659c27845e044a6b
+#   content hash  ff8ea265e3742e69
+#   text hash     db86a7eadd8a2ce5
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a517def8bf351376
-#   text hash     d48daaa1f2651aa1
+#   content hash  015e92d45d6f6f52
+#   text hash     94e346c41b35fdae
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  93828ae45f5c8af9
-#   text hash     5c8ec6cc51828cda
+#   content hash  88821a75aae08914
+#   text hash     7c0616049d118bc5
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

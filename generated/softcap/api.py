@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f09d3bf606b3507e
-#   text hash     b9c02e04c98eb8e1
+#   content hash  723fec4394a65772
+#   text hash     b497ef2c0cda693d
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

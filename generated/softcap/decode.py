@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4ce2c94e3d6f43e6
-#   text hash     29fd59485eea0a53
+#   content hash  93a19d44cc8164c6
+#   text hash     9178536d12954154
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d5ce9f21476a3690
-#   text hash     097fb96c0433f611
+#   content hash  8bace728b04192cb
+#   text hash     2ab9cae6d3f8fcb5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

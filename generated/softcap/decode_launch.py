@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  517bbb1bdc2dfe09
-#   text hash     881c2d2c1c8d7207
+#   content hash  49b997d09b9feb46
+#   text hash     293ac724f60dcf11
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  48fab162d33f0ed1
-#   text hash     3d691bbe43a6eac8
+#   content hash  46a04261cb1c790e
+#   text hash     cd36a442a93b3a45
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

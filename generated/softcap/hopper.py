@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  61a002a7b42b182c
-#   text hash     d042ae1da9a20248
+#   content hash  2b48817e3010a551
+#   text hash     e6f9c3ae8dcf5779
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b683d18ceca97c74
-#   text hash     6d36668086ca9b7f
+#   content hash  5a9c4d92b1d64c19
+#   text hash     3122a2ad79d6003a
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4bd74d7b4015f908
-#   text hash     8f5996a8ee6ba9cd
+#   content hash  615e6bb766dcac1b
+#   text hash     16b5a07bd2a475a6
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  47e39dc64f99eda1
-#   text hash     1d5ccd5dab9797f1
+#   content hash  4377b3ecfd5c3c9c
+#   text hash     489660e775e07494
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5785ee7f291acd2d
-#   text hash     ff2b08583d1f38c8
+#   content hash  13334f5fcf0ffaae
+#   text hash     253344a1796f10ec
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ecd15cb1f2a67104
-#   text hash     82ea6ea7d2349635
+#   content hash  4290c574dd0b630f
+#   text hash     64179cfce7357529
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  07008d3e031a2b1e
-#   text hash     4cedf04ddd35a469
+#   content hash  deaf0f73676d72e1
+#   text hash     8f6eb0e96580248a
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

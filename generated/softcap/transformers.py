@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22fe1dbfdb803360
-#   text hash     5964ffe36e4450d9
+#   content hash  74403141fedb527e
+#   text hash     370cdee94a7e4aee
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

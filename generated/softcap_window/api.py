@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  70aab729fd254fa9
-#   text hash     6a59a9fedb84af92
+#   content hash  9369698e3849e318
+#   text hash     b18098b57a68561f
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e80804273ef92234
-#   text hash     369c572ebded8aa6
+#   content hash  16d7228de9c98c25
+#   text hash     5f28ecdfdc83f719
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  833c976e294a7599
-#   text hash     2fff6c9a86d18b98
+#   content hash  42c886909636ec20
+#   text hash     b037db87a92ea4a9
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

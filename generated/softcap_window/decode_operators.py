@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c3c8bbbd8f4ed093
-#   text hash     75440fd5dc022ea0
+#   content hash  b8292c75641c69cc
+#   text hash     224cb35138b5a922
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

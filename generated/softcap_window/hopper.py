@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  88462c2e0d546e63
-#   text hash     8edee6b2e543351a
+#   content hash  6b48e5d8079456d9
+#   text hash     b8412ad633b72de0
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

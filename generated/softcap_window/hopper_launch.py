@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bf126949a26aeff4
-#   text hash     afa6145f3d1616f2
+#   content hash  123b12fbe530b961
+#   text hash     6d8d89a56b3225e7
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bebd15a8ec34edab
-#   text hash     31d6b9fa83319e82
+#   content hash  fb27416708ef06f7
+#   text hash     1fa2906ca78e00cd
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a83c7d824a71f964
-#   text hash     b2719341462ffdfc
+#   content hash  ecc2c8cd077c12b8
+#   text hash     cc709820a53e4f02
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9f49670e6df76f36
-#   text hash     6d24e1f9d6bb68ef
+#   content hash  060f426a63ec403e
+#   text hash     f47e8de8163217f7
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  83e936fd6844ffba
-#   text hash     078e51ce27d1181f
+#   content hash  e5bd76d16903752d
+#   text hash     571eef64f4ef8e0b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f8f41d0f15ebe8c
-#   text hash     48d21f5d6f25b8dc
+#   content hash  56856132d89fff74
+#   text hash     bad5c29304241ded
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cf2c76dec156563d
-#   text hash     d04dc227f4be2e80
+#   content hash  1ee1badf1c9aad4b
+#   text hash     d735f6cd228ab75b
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1cfed124c54c7226
-#   text hash     c1d716d5a203f7c5
+#   content hash  85d234b068f3b0f9
+#   text hash     4919c6fef65b5131
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2190808a2e8ac1f5
-#   text hash     5ba5743147f44ac4
+#   content hash  5fb0639e8003f71e
+#   text hash     c24e4cc59b4e142b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

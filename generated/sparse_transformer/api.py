@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c85463e0e1d44ee7
-#   text hash     2898a37a95df6bf2
+#   content hash  f196865cae44883a
+#   text hash     3cb035e92cd58fc7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

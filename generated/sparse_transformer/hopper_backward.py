@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cc027dd2c7e43f1c
-#   text hash     66a678b4eb83c150
+#   content hash  54b190e25e0fa5eb
+#   text hash     0dcb572df0c782a9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

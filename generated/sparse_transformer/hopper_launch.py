@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  187bf45498160f76
-#   text hash     bcf8b4b2f66b4cd9
+#   content hash  1a85cc4ae06fee13
+#   text hash     dfe2d835bfdcb037
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  789b6c1dff0d31d1
-#   text hash     269aff3e8fc22174
+#   content hash  4af2af5ea82a8180
+#   text hash     0474cc22ab83ba9b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8fde5d37f75fc84b
-#   text hash     1de465cbf4dd9d07
+#   content hash  59fd0de6baf65fce
+#   text hash     b4b7f809524cbc9f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

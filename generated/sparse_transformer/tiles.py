@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f81bce16fe0f697b
-#   text hash     451b345448a2d40f
+#   content hash  347840ed3669a1eb
+#   text hash     ac849734192e4942
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

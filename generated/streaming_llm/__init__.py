@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7bd4409375a27099
-#   text hash     f70d6dd7169bc5db
+#   content hash  0c5caa2239738a87
+#   text hash     82e623d8b33ea2a5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

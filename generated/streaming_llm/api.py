@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  73e97299aa317b58
-#   text hash     1744a28fa3be3e06
+#   content hash  615b2d0feada74ff
+#   text hash     97dba7a42b6ea69d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d5aca74f898f203
-#   text hash     2bd96c4bce53bd6b
+#   content hash  2e9d035b81ff19e5
+#   text hash     09ce0478c1b3a8ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

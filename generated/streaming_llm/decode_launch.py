@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a20fcf3663a60751
-#   text hash     910f75b5a3b31578
+#   content hash  d9e85390ea0c9f08
+#   text hash     86f5396704f9a35a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

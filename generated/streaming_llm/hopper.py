@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe4a6ea5d4dc6ce0
-#   text hash     9a3ab24a7cc0a537
+#   content hash  dfc7680e8220957d
+#   text hash     b5c4c8f45a2b7057
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  676965880511f47b
-#   text hash     91db9f934a0b93ff
+#   content hash  fd516ced1003706f
+#   text hash     eda769803a5bf3b0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

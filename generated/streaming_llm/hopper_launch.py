@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9cd9d0832da1adba
-#   text hash     30d81fc24f4a67cc
+#   content hash  bce2ab90e2a809f3
+#   text hash     4d737604f7e59e42
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

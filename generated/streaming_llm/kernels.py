@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d75f2c9a9c8075c
-#   text hash     15f0a04298d28fe9
+#   content hash  8343547a1c07e13f
+#   text hash     ac9af438673752b9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8ec4d2848bc2e52
-#   text hash     b5dbdbed87fde6b8
+#   content hash  15945688a05ecc2e
+#   text hash     687fe448346f10fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1dcfef5f1cc1d1cd
-#   text hash     2caf0483c1d85558
+#   content hash  b3e3a4147ba98ed6
+#   text hash     1db51778e0f2307a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

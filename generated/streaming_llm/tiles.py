@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e577d12b24629cf7
-#   text hash     5d61aa781499e3bb
+#   content hash  98992c3c6c5d3b97
+#   text hash     c11b1e025dab8361
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

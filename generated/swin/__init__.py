@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da9d8a9d11ea91d8
-#   text hash     df85d5d5140de680
+#   content hash  a55cb401ae42b883
+#   text hash     9f579afd0750fbfd
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

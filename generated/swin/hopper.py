@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cc1db8ec4c1dded9
-#   text hash     2b906ed8b7714eab
+#   content hash  aca7a7b5750e6a18
+#   text hash     bd67c817a18d9a30
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f38f8b538923e1e5
-#   text hash     9263b2317797b629
+#   content hash  b15220fbd711087b
+#   text hash     61bad52c348b2ac1
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

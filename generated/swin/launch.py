@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8ae45163d0413b81
-#   text hash     20364d9d0a39a00e
+#   content hash  d050ee26ab645ed3
+#   text hash     8c7386e84436361a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3652ffe4fbaf2715
-#   text hash     cf443bd8187e4fca
+#   content hash  e806dae88d448dec
+#   text hash     1a8b10444dbafacb
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e57c2edf06ebcd39
-#   text hash     f2a1fa4066e788f8
+#   content hash  f2c7b6cf773e5d8a
+#   text hash     47e14337d96296c4
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

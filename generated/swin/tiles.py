@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2e3f6b52d54a8184
-#   text hash     3b411d4dfa74f5da
+#   content hash  95b6dbdc69591ea9
+#   text hash     39693c9277719373
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

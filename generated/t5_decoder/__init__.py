@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4a5d0fe8c9d96672
-#   text hash     05e998066e9e9e68
+#   content hash  4431db494383a859
+#   text hash     3eecea201296dc0a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

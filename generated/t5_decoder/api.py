@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7f0680465b709ffe
-#   text hash     12678c387757ac69
+#   content hash  25cfd48f72e285f5
+#   text hash     8fcdb7d1b47faecf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

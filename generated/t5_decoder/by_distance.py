@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a4fb1e3d431cb2fc
-#   text hash     99d264ebe2db7eb5
+#   content hash  5bb2d4f6adfc8297
+#   text hash     1181fffc96628627
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

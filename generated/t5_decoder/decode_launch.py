@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ec8faa412cd1e791
-#   text hash     d6fc1c5ae050654b
+#   content hash  fb6187704c1f602c
+#   text hash     fff18b4cb2e91c27
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

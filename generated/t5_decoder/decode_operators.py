@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  04c68913f6bb4311
-#   text hash     1dac5d26baa752a8
+#   content hash  d4c5fea3c8d2b2eb
+#   text hash     486f84135ea29961
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a5c1e5211a5a91d
-#   text hash     cce374f81ef8c2d4
+#   content hash  a60368bcec1b37be
+#   text hash     4e7ea2096e643ccc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  810a38caece55dd5
-#   text hash     ba07b55cacfb0612
+#   content hash  356280aa1201d758
+#   text hash     882f8748a3e7e80e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

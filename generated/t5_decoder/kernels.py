@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5c4dd25e4f0b25d
-#   text hash     c3307d1a57a98646
+#   content hash  06e76f9f45938088
+#   text hash     1ba4bc635fcfd786
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

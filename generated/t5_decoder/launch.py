@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9ace338520f33039
-#   text hash     78e7c3d7cfd0278e
+#   content hash  7ca1f9aa5a656e83
+#   text hash     1a8ae04cd45522ea
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bea395ec59bd9444
-#   text hash     9a1592f33c7dbabf
+#   content hash  1a3314d39a7d0131
+#   text hash     b50f9e259ca98da9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  abce5da0ed982d42
-#   text hash     885ec684d29b2dc0
+#   content hash  729cf1280e381f72
+#   text hash     1c53be223859fa2e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d22bc0c62e518fd7
-#   text hash     8aa27da884d9aeaa
+#   content hash  213e0a4c267586fe
+#   text hash     cf2b3a5685119de7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

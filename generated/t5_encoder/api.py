@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  eee745774973bbdd
-#   text hash     4e64c94d6d0925a1
+#   content hash  38c953841aa084de
+#   text hash     42098fe857e1c15a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

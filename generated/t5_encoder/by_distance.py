@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c492c6589df5a570
-#   text hash     2107123ba4b8a302
+#   content hash  2ed28f63d174b746
+#   text hash     5f4c11a1498b6b94
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  db0ab16b9c0e3643
-#   text hash     295dc64e474ab4a7
+#   content hash  d6eb4558005c5ad5
+#   text hash     b3d08cde260c11c6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

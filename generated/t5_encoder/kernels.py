@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  79ff5486b0fbe8ff
-#   text hash     4e3d4d13a811e609
+#   content hash  f52f5872e8f9bb43
+#   text hash     822ac2611ff220d4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

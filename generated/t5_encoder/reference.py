@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f9ddf10fb412354e
-#   text hash     064a624db5bdc439
+#   content hash  5a19c6b80865189c
+#   text hash     d3b6461010f8170c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

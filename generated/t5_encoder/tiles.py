@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  abaadf21fa4aa69d
-#   text hash     f100cb944a41cae2
+#   content hash  ddf29e1cde67e20e
+#   text hash     44c7e48ea5545b0e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

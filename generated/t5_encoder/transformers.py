@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e127b89d96686525
-#   text hash     1a1e21106b0bbf2f
+#   content hash  8e244d34981fccb2
+#   text hash     94f6c8a95bad5e24
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

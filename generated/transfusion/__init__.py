@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b8f84ea973537584
-#   text hash     225f3b00cb669991
+#   content hash  b55531e88bfc465b
+#   text hash     de8120cee065e881
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

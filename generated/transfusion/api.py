@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69c5c72812b397a8
-#   text hash     174c079f5b792778
+#   content hash  b3e12653d8ccf4c1
+#   text hash     3131a833c3418964
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

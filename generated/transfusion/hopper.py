@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6335a73f141d1419
-#   text hash     ba679a50a2d0fe93
+#   content hash  0880663dad1747cc
+#   text hash     1294e9a2741fe0c6
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  87f1a1ca092307a7
-#   text hash     a84f8aa4dc755e0b
+#   content hash  d6c3b5dd37f6d954
+#   text hash     bd18fd489552f465
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

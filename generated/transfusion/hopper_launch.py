@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e54cc3b7be1126a8
-#   text hash     f45f66776f9a7a76
+#   content hash  0d99ca6a7a26447b
+#   text hash     881ec470ccc3fe4e
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cdd6f3add3a907a4
-#   text hash     19a481add6e2c101
+#   content hash  2b726d79b2104397
+#   text hash     820d8c3ac5cb337e
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

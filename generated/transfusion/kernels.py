@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  055c669319d4f3ba
-#   text hash     596c05e6ecb0393a
+#   content hash  859f23d6f3017295
+#   text hash     11ecbad7c2575f51
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9a7cdf4854409817
-#   text hash     6f6faaf89b334322
+#   content hash  3087de101bcac361
+#   text hash     3f87cd4dbdcaefe2
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

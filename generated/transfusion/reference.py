@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  142e466e8945e45d
-#   text hash     c87871638dfbf0a8
+#   content hash  0bac1394a2904206
+#   text hash     88c9b0b75512921f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

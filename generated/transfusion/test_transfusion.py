@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33a37d8fa1156245
-#   text hash     d9c866b6fbe7cd3d
+#   content hash  60f4c2cc1e8a314e
+#   text hash     de6d37393169e81e
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

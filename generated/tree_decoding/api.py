@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e61d6f384770cb8c
-#   text hash     0e023f76266184e5
+#   content hash  9e4a1ea565f675fe
+#   text hash     6dc3a6e3ac5f8a3e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7ba799db6ec1abf8
-#   text hash     dadbe5c5945e99ca
+#   content hash  a32e8a41397a506f
+#   text hash     af2fb290f92abc4b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f41c8828f9bb4df0
-#   text hash     66263497d6978cf3
+#   content hash  42d9377225b39bee
+#   text hash     10231a34084cf0be
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

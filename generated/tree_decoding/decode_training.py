@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eb359ec6e6d51b69
-#   text hash     d2d6ec30e58cfb8e
+#   content hash  0a650507dcabdf2e
+#   text hash     ea7932a171684297
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

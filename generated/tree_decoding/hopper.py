@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  147ae842e99682cb
-#   text hash     db698d9e3a92ccab
+#   content hash  071e411b3dc8b4de
+#   text hash     39979aba3f0f7c3f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  78f096d346e3c0b3
-#   text hash     6415b24076472c71
+#   content hash  accf48bf27d575e0
+#   text hash     3be7e5bf92b86276
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  00ed931195a93759
-#   text hash     8de9b46ea8db2af5
+#   content hash  3617888f6b57ed10
+#   text hash     cb0a265367b3a10c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

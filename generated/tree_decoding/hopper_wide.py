@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b4a3ff12c31aa75
-#   text hash     814758aab4ad7a23
+#   content hash  beea58583149dd2d
+#   text hash     188d7aa49b4de4fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

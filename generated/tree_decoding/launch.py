@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd5fdb76ea0995d0
-#   text hash     3014274d14d080b8
+#   content hash  d4331fcaf8959ff7
+#   text hash     3e22a6f893f50101
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ace43f8e2c8a40b
-#   text hash     67ce68304075a0e6
+#   content hash  ea10762931b26dfa
+#   text hash     0facf0951bfd1fba
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

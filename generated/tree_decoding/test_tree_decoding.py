@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1ceeac62ededdad2
-#   text hash     80834d231b294f60
+#   content hash  7dc895c05a9a0cce
+#   text hash     cc5da8156aa29b21
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fb31aa2c3c66a785
-#   text hash     e3a299d7102ced0c
+#   content hash  fa16e2905034bef1
+#   text hash     3741688e45abf454
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

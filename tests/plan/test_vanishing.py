@@ -114,7 +114,7 @@ def test_no_bit_changes(
         call.operands[0].data.fill_(4)
         call.operands[1].data.fill_(-4)[:, :PART].fill_(4)
     left_out = results(package, call)
-    monkeypatch.setattr(package.launch, "_shorten" if name in SPECS else "_horizons", lambda *given: None)
+    monkeypatch.setattr(package.launch, "shorten" if name in SPECS else "find_horizons", lambda *given: None)
     package.runtime.LaunchCache.known.clear()
     for x, y in zip(left_out, results(package, call), strict=True):
         assert torch.equal(x, y)
@@ -125,13 +125,13 @@ def test_no_bit_changes(
 def test_documents_leave_out_what_has_no_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of, package = rendered(name, tmp_path, monkeypatch)
     call = call_of(of)
-    shorten, seen = package.launch._shorten, list[torch.Tensor]()
+    shorten, seen = package.launch.shorten, list[torch.Tensor]()
 
     def spied(sums: torch.Tensor, *given: Any) -> None:
         shorten(sums, *given)
         seen.append(sums.clone())
 
-    monkeypatch.setattr(package.launch, "_shorten", spied)
+    monkeypatch.setattr(package.launch, "shorten", spied)
     package.attention(*call.operands, **call.keywords)
     (sums,) = seen
     q, k = (x.detach().double() for x in call.operands[:2])
@@ -163,8 +163,8 @@ def test_documents_leave_out_what_has_no_weight(name: str, tmp_path: Path, monke
 def test_heads_reach_all_that_has_a_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of, package = rendered(name, tmp_path, monkeypatch)
     call = call_of(of)
-    find, seen = package.launch._horizons, list[torch.Tensor]()
-    monkeypatch.setattr(package.launch, "_horizons", lambda *given: seen.append(find(*given)) or seen[-1])
+    find, seen = package.launch.find_horizons, list[torch.Tensor]()
+    monkeypatch.setattr(package.launch, "find_horizons", lambda *given: seen.append(find(*given)) or seen[-1])
     package.attention(*call.operands, **call.keywords)
     q, k = (x.detach().double() for x in call.operands[:2])
     slopes = torch.as_tensor(call.keywords["slopes"], device=DEVICE, dtype=torch.float64)
@@ -190,7 +190,7 @@ def test_statistics_do_not_change(name: str, tmp_path: Path, monkeypatch: pytest
     call = call_of(of)
     found = package.attention(*call.operands, **call.keywords, return_max_logit=True, return_key_sums=True)
     for module in (package.launch, importlib.import_module("vanishing.statistics")):
-        for function in ("_shorten", "_horizons"):
+        for function in ("shorten", "find_horizons"):
             monkeypatch.setattr(module, function, lambda *given: None, raising=False)
     package.runtime.LaunchCache.known.clear()
     wanted = package.attention(*call.operands, **call.keywords, return_max_logit=True, return_key_sums=True)

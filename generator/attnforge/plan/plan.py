@@ -195,17 +195,22 @@ class Plan:
         return (*self.prepared, *turned) if self.spec.algorithm.backward else ()
 
     @property
+    def vanishing_function(self) -> str:
+        """The function of vanishing.py that the launcher calls."""
+        return "shorten" if self.shortened else "find_horizons"
+
+    @property
     def shortened(self) -> tuple[str, ...]:
         """The host's statement that lets documents end where weights vanish, if running sums tell that."""
         kernels, passed = self.kernels, (*self.storage.cuts, *self.storage.entries, *self.storage.limits, "scale")
         found = any(kernel.name == "shorten" for kernel in kernels.vanishing)
-        return (f"_shorten({kernels.sums[0]}, q, k, {', '.join(passed)})",) if found else ()
+        return (f"shorten({kernels.sums[0]}, q, k, {', '.join(passed)})",) if found else ()
 
     @property
     def seen_far(self) -> tuple[str, ...]:
         """The host's statement that finds how far heads reach, if scores fall by a slope."""
         passed = ("q", "k", *self.falling, "scale")
-        return (f"horizons = _horizons({', '.join(passed)})",) if self.falling else ()
+        return (f"horizons = find_horizons({', '.join(passed)})",) if self.falling else ()
 
     @property
     def falling(self) -> tuple[str, ...]:
@@ -222,7 +227,7 @@ class Plan:
             return ""
         code, sign = vanishing.cause(self.spec)
         name = next((a.name for a in self.arguments if a.code == code), "")
-        return f'"{"_shorten" if self.shortened else "_horizons"}", "{name}", {sign}'
+        return f'"{self.vanishing_function}", "{name}", {sign}'
 
     @property
     def seen(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ _FILES = {
     "test_{name}.py": "tests/suite.py.jinja",
 }
 _BY_DISTANCE = {"by_distance.py": "portable/by_distance.py.jinja"}
+_VANISHING = {"vanishing.py": "host/vanishing.py.jinja"}
 _DECODING = {
     "decode.py": "decode/decode.py.jinja",
     "decode_launch.py": "decode/launch.py.jinja",
@@ -69,6 +70,7 @@ def render(spec: Spec, out: Path | None = None) -> dict[str, str]:
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     files |= _BY_DISTANCE if values["plan"].by_distance else {}
+    files |= _VANISHING if values["plan"].kernels.vanishing else {}
     files |= _DECODING if values["plan"].decode else {}
     files |= _DECODING_AS_TRAINING if values["plan"].decode_training else {}
     files |= _DECODING_ON_HOPPER if values["plan"].decode_hopper else {}

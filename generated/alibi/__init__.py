@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cab4c75db1881e8d
-#   text hash     5149ab23fb6b199d
+#   content hash  1e85b22f4302e916
+#   text hash     3ddc015cbdc85d1e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a2757ff5721f6d91
-#   text hash     afdaa0c2c6df5d9f
+#   content hash  9bf72a2ad1717e03
+#   text hash     8458b8239a26bc53
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

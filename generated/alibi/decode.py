@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ec4cab4c30adbdb7
-#   text hash     0bd0f9d3d86165e3
+#   content hash  6cc85a4249efdc29
+#   text hash     dd3487ff3de5ca60
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69100ef7f67170bc
-#   text hash     7ed5cb162c3fb135
+#   content hash  3491bc16ebf4500a
+#   text hash     78946eb37ac16252
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

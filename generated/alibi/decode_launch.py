@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc7ddc6ca86fe066
-#   text hash     c61f74e683218cfe
+#   content hash  f5db8ec7826bee5f
+#   text hash     acec061f6158bd23
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

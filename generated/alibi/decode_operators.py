@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1e9dda8a1bbccbbd
-#   text hash     c9649f4af2c14bee
+#   content hash  e5a9bb1082288dcd
+#   text hash     20e040db1bac23b4
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

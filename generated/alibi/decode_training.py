@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ce6495cd6b3225e6
-#   text hash     41dc92d0350bb284
+#   content hash  f47640504ad56a50
+#   text hash     80b394a8a246a420
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a7056df7e7631834
-#   text hash     dd94fbdaaecde02f
+#   content hash  8bb64b8223e966ff
+#   text hash     9b0ef0944a7d6570
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  30ae68b0c344f57a
-#   text hash     2b64b470ad3cec6b
+#   content hash  f70241cefacfc15e
+#   text hash     fd37520db4db9724
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

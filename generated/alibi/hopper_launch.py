@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bf4e3ac884beaa2d
-#   text hash     41b341c99d158379
+#   content hash  fcae025069a099ef
+#   text hash     bef6f1576f45e167
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

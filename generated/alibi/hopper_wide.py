@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  da5f09e1b4ce019e
-#   text hash     92d18769d5711609
+#   content hash  b08ca62dbed7753b
+#   text hash     65231ba00dbcf747
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cf721a721898c56
-#   text hash     a695b35b0cd4422f
+#   content hash  b560447c535d2856
+#   text hash     e5af0cb287c27e6f
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -36,7 +36,7 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
-    horizons = find_horizons(q, k, entries, in_slopes, scale)
+    horizons = find_horizons(cache, q, k, entries, in_slopes, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
@@ -91,7 +91,7 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     padding.clear(cache, entries, [dq], [dk, dv])
-    horizons = find_horizons(q, k, entries, in_slopes, scale)
+    horizons = find_horizons(cache, q, k, entries, in_slopes, scale)
     delta = torch.empty_like(lse)
     if not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_slopes, horizons, scale, out, lse, dout, dlse,

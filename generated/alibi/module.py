@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f243e5984ede0287
-#   text hash     8818b5dbd6564d91
+#   content hash  631499e72d5f00f8
+#   text hash     df8ad20627b8e92d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d8b3aa99b110291
-#   text hash     9d1675593fb4cb5a
+#   content hash  4e18e10700212190
+#   text hash     ea3f40411c7c37b1
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

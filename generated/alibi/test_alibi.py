@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  45c6d82c849ca5fa
-#   text hash     d660741b335f1601
+#   content hash  e73bd33802a89fc2
+#   text hash     6c3545d2a5b54a8d
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d6402f015cc6cd8f
-#   text hash     eb9ba540e2988046
+#   content hash  78ade5f38b3c5713
+#   text hash     7dc9428ea32e4545
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a958ec3a13329c0
-#   text hash     444878479be03f78
+#   content hash  9caee6fe92f8eabf
+#   text hash     42ee67ecb15185bb
 #   render with   attnforge render specs/alibi.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 
@@ -31,11 +31,10 @@ def _norms(cache, q, k):
     return norms
 
 
-def find_horizons(q, k, entries, in_slopes, scale):
+def find_horizons(cache, q, k, entries, in_slopes, scale):
     """For each head, beyond which distance keys have no weight; None for sequences that are not worth it."""
     if q.shape[1] < LONG:
         return None
-    cache = runtime.LaunchCache.of("horizons", q, k, entries, in_slopes)
     norms = _norms(cache, q, k)
     horizons = q.new_empty(q.shape[0], q.shape[-2], dtype=torch.int32)
     runtime.launch(

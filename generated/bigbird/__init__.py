@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7956ba923b058516
-#   text hash     ccfb9b03523c9993
+#   content hash  5f193a144326b7b4
+#   text hash     de9d4a0561f51250
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7d3f6648c2ba0cd0
-#   text hash     b47392b16d5fb313
+#   content hash  4f1a8afb09117c3a
+#   text hash     1197c268bc97ec98
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

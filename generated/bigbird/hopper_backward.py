@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb08f201f87d1188
-#   text hash     96bae6df0db4f779
+#   content hash  845a82459db0d771
+#   text hash     6e902ccb23258e21
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

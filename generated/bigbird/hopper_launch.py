@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a274e59f8b3e79a3
-#   text hash     5618b47d8eb4f9b0
+#   content hash  2bb73b6bfcb997cf
+#   text hash     995c9f8481307e39
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

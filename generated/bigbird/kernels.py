@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1a98851a754db93f
-#   text hash     b676f16970a1385c
+#   content hash  6a6b1d51747b3679
+#   text hash     0089d26df7d2c2dd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  533463efbc95c64a
-#   text hash     fb5127370e45f2dc
+#   content hash  5ab2dcda1ff39ac0
+#   text hash     ea23943492665c31
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3427f000999aecf9
-#   text hash     f0f1a22ec0c3a234
+#   content hash  baae1097df8738f5
+#   text hash     74bc9556eaf3ff15
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

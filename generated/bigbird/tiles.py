@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7fb2891397777fce
-#   text hash     830718c2b7663378
+#   content hash  04610f92c8cd5895
+#   text hash     1eca3bc88f82234a
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cc21013bb311810f
-#   text hash     0cd2a02fae7eea2e
+#   content hash  ae5469da9bd7fe5a
+#   text hash     769a372e39579e51
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

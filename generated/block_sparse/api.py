@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  730e8b3cf1c1e24e
-#   text hash     1131de98e8a7516e
+#   content hash  d591708b6ac1572e
+#   text hash     f82140bd2abd8f76
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fdf86354fa3a1bd7
-#   text hash     d0ec3e2b2bec53a4
+#   content hash  594d54900f348454
+#   text hash     2ee36dcf528a2bed
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e0c0b6069a77f2ce
-#   text hash     8bc442889db80c14
+#   content hash  d2dbfcdbd34b7289
+#   text hash     9e4ec86ae4c8090d
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

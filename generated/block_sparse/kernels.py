@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  58254c92a6b6e4fd
-#   text hash     0ab93cd1925f178a
+#   content hash  32689c778c4eec5d
+#   text hash     fa36624557ce5ade
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

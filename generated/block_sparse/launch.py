@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7ab286b98fda2b67
-#   text hash     c9cd533536090a19
+#   content hash  ce3255d22c8793b7
+#   text hash     5fb60a5d595eb03a
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5322538e2b172c56
-#   text hash     68ed859396637ab1
+#   content hash  91df596a79c3429e
+#   text hash     21d5e08f7dfa36f4
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0c027a465ea3a6c6
-#   text hash     29e2f508e9d02eed
+#   content hash  d0fae3e58f2bcf44
+#   text hash     5eb26dde3ee27788
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  627767fa9192c736
-#   text hash     0c29d192370e9452
+#   content hash  a527f9cc0be478c6
+#   text hash     26a7787946d17da7
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d6456509bf0c0da
-#   text hash     6f64500072afdc16
+#   content hash  c182ef730055e90b
+#   text hash     80e5f8534469ada9
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

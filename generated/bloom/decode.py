@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3db3eb6d0681bbf0
-#   text hash     795cd8a3e15ea9aa
+#   content hash  0850d067a3773965
+#   text hash     c47728781637eb5c
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

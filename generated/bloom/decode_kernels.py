@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5046759d48e54756
-#   text hash     de434e21c3c116e8
+#   content hash  ed557a863b361f26
+#   text hash     227b5053b034b0c3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

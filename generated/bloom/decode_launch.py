@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf4842c308a4e954
-#   text hash     535b3a9b45d09227
+#   content hash  16bcac6cbee00c51
+#   text hash     87108157866bd0bd
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

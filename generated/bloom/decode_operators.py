@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f7fd05dc438d813
-#   text hash     2a2f90a30bd3252f
+#   content hash  6fe8aba02e73edb5
+#   text hash     88a2f376ac934baa
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

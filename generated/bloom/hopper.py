@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3bf58c023768a83b
-#   text hash     610ae3b4a197606b
+#   content hash  90c06e502b5ac92f
+#   text hash     5d6cd8eba6a1f6a0
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0ca81d119b0d4581
-#   text hash     5467ca998aa06f65
+#   content hash  35e8439342a5d828
+#   text hash     202340ea88aa1b6e
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9e5490ed57e41322
-#   text hash     63163c53c31d35e1
+#   content hash  6a89331d80837c28
+#   text hash     59ea4e47cc942e9b
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

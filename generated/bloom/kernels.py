@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  08ce2faef2cef476
-#   text hash     d6134a15a86620f0
+#   content hash  59e248f440d5774a
+#   text hash     89c2b60db01a19d1
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 
@@ -647,24 +647,31 @@ def largest_norm(norms_ptr, first, past, begin, end, parts):
     return tl.sqrt(tl.max(largest))
 
 
+@triton.jit
+def least_fall(
+    scale, norms_ptr, first, past, Hq, Hkv, q_offset, q_len, k_offset, k_len, parts, PART: tl.constexpr
+):  # fmt: skip
+    """How much scores of the heads [first, past) have to fall from a query to a key for the key's weight to be 0.
+
+    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it, and no
+    q . k is further from 0 than the product of the largest norms. As these are rounded, the result is a bit larger.
+    """
+    q_norm = largest_norm(norms_ptr, first, past, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
+    first, past = Hq + first * Hkv // Hq, Hq + tl.cdiv(past * Hkv, Hq)
+    k_norm = largest_norm(norms_ptr, first, past, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
+    return 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm
+
+
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])
 def horizons(
     horizons_ptr, norms_ptr, entries_ptr, scale, in_slopes_ptr, q_total, k_total, Hq, Hkv, parts,
     in_slopes_stride_head, PART: tl.constexpr
 ):  # fmt: skip
-    """Store the horizon of one head: the distance beyond which keys have no weight.
-
-    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it.
-    """
+    """Store the horizon of one head: the distance beyond which keys have no weight."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     norms_ptr += b.to(tl.int64) * (Hq + Hkv) * parts
-    # no q . k is further from 0 than the product of the largest norms
-    q_norm = largest_norm(norms_ptr, h, h + 1, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
-    key_norms_ptr, k_head = norms_ptr + Hq * parts, h * Hkv // Hq
-    k_norm = largest_norm(key_norms_ptr, k_head, k_head + 1, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
-    # somewhat more than needed, as products, norms and slopes are rounded
-    far = 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm
+    far = least_fall(scale, norms_ptr, h, h + 1, Hq, Hkv, q_offset, q_len, k_offset, k_len, parts, PART)
     in_slopes = (
         in_slopes_default(h, Hq)
         if in_slopes_ptr is None

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ddbbf637decc8dbb
-#   text hash     adc0c38fb1a6f094
+#   content hash  a9b780abe7c0c4c2
+#   text hash     d06aa8f005a12650
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -36,7 +36,7 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_slopes)
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
-    horizons = find_horizons(q, k, entries, in_slopes, scale)
+    horizons = find_horizons(cache, q, k, entries, in_slopes, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(
@@ -91,7 +91,7 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     padding.clear(cache, entries, [dq], [dk, dv])
-    horizons = find_horizons(q, k, entries, in_slopes, scale)
+    horizons = find_horizons(cache, q, k, entries, in_slopes, scale)
     delta = torch.empty_like(lse)
     if not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_slopes, horizons, scale, out, lse, dout, dlse,

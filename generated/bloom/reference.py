@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eed08d517d5226c4
-#   text hash     cc8cfd8ccc222874
+#   content hash  49da3eb2c4009fe8
+#   text hash     d7cf1ceeccbfd6f5
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f1de1a08fb9d6a02
-#   text hash     cade132d7dd601d4
+#   content hash  3a7d88d9e7fbba16
+#   text hash     1df3df28afac1852
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a3d7924d5adf77da
-#   text hash     3a0d1b55f0aff635
+#   content hash  bb5eacc48160a43d
+#   text hash     6b986a579dc8798e
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

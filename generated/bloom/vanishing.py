@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0b8cea82eef7eaba
-#   text hash     ade30583247128ee
+#   content hash  ff5ee65a238291ca
+#   text hash     b899325a573444da
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 
@@ -31,11 +31,10 @@ def _norms(cache, q, k):
     return norms
 
 
-def find_horizons(q, k, entries, in_slopes, scale):
+def find_horizons(cache, q, k, entries, in_slopes, scale):
     """For each head, beyond which distance keys have no weight; None for sequences that are not worth it."""
     if q.shape[1] < LONG:
         return None
-    cache = runtime.LaunchCache.of("horizons", q, k, entries, in_slopes)
     norms = _norms(cache, q, k)
     horizons = q.new_empty(q.shape[0], q.shape[-2], dtype=torch.int32)
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d43d439aa54ddf6f
-#   text hash     60efcb16f9432846
+#   content hash  916677ea4fa58ff1
+#   text hash     c4a3f6e172269089
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

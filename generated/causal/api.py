@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  118183def0d8bb84
-#   text hash     93723f3650919433
+#   content hash  3beec402d471cbc3
+#   text hash     5c0e3de2281bf131
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

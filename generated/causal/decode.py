@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  17e501fb7f791d72
-#   text hash     e918f1e97daa3705
+#   content hash  a601bee45f4667a7
+#   text hash     47330177e8fff25d
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2c715ef2f658b58a
-#   text hash     29a0db98b376ee90
+#   content hash  7f7589add77b5c0f
+#   text hash     75040539128b8844
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ad8412f089142e28
-#   text hash     38c59b22ba465de5
+#   content hash  5262526f2e11995d
+#   text hash     06b255e86aecbc27
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a155b7069d93bc41
-#   text hash     0d3c9a524a310766
+#   content hash  5b0a2c44b1185088
+#   text hash     2d53bc4b3fc3f513
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

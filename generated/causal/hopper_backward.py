@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  47fd66a37b6e6757
-#   text hash     e445482c6e38d96e
+#   content hash  0bef25ed01d57be9
+#   text hash     faa7d6b982b211a8
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2b843c6ed0bf41e0
-#   text hash     a8bf16fbfc6d2e7c
+#   content hash  a290be139340eb40
+#   text hash     7000266e763c7d75
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

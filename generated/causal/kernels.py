@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  49200f4c19c2543c
-#   text hash     f23a4712c3377c29
+#   content hash  d66fb745d8060716
+#   text hash     48b063417bfce246
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

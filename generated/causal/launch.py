@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a1884466c2819e1
-#   text hash     51bf164ff2b018ea
+#   content hash  3027e86aed1c1d1c
+#   text hash     e3932fbe42731c96
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ce5043a6e82d2e6
-#   text hash     5da2b754ab941242
+#   content hash  7f42c5f982734520
+#   text hash     47dd78a0359a1cb9
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

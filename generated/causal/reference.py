@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ee98716b26b8310a
-#   text hash     117ee7295235d4c1
+#   content hash  7a399000c06f5bb8
+#   text hash     dc500313d286203d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0dd30c909e8a3011
-#   text hash     6cb6dc1e4b5c068c
+#   content hash  200cf1a5a22720bb
+#   text hash     96280668d83ce142
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

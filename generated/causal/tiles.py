@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0808e9cbdf787152
-#   text hash     bf569a719b971328
+#   content hash  934a04b684be8f72
+#   text hash     35e101299a7803f4
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

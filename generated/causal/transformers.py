@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1d5f6b222ba3db60
-#   text hash     060c01f00c76c291
+#   content hash  e57309536351debb
+#   text hash     43f5eccca3a20e08
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

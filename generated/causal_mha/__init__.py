@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  98f917c7da5240da
-#   text hash     74b38205b56a496f
+#   content hash  a9f8b820a94b64f4
+#   text hash     83e4d6bc778aaabd
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  df74327dfd1c144c
-#   text hash     cee1115dcfbca5b4
+#   content hash  8fb1e2154bbf9e15
+#   text hash     517f687c57570307
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3bb105dee954855
-#   text hash     4b58eb4a0dd4f135
+#   content hash  9d3d3b9eb428ec6a
+#   text hash     b2ba3ed9b392daef
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

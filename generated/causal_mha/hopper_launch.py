@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1669641774e952f7
-#   text hash     728496380fe2d246
+#   content hash  cf837bd3ca08cfe3
+#   text hash     da2de52ba8afd9f5
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  85819f708e65fc71
-#   text hash     57361a45efa75068
+#   content hash  7b53a787b8449c25
+#   text hash     8817a2300394457e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

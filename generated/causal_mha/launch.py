@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ebc739e5167cfa9c
-#   text hash     b8a4c51816f7613f
+#   content hash  a6c87ecd7cd0360d
+#   text hash     5a9a31b834eba5bb
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

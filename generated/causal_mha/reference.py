@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe730a1c68216e39
-#   text hash     fb3a51d64697452b
+#   content hash  786f4eed82b84fd1
+#   text hash     e003cd1a1709b89f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

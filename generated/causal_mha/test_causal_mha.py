@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5154e311438d14c2
-#   text hash     38ed33c7c99e6657
+#   content hash  93bec1f085831ad6
+#   text hash     bcdf48f8fd04121a
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

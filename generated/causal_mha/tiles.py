@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dc5476fe2bff1b1c
-#   text hash     ed5e06f6864ea8e9
+#   content hash  92dfa92dff6d4fb5
+#   text hash     0be15f92ea9ed621
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

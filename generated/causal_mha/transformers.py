@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9aaa49fa551067d3
-#   text hash     6f9c1264b4b0346a
+#   content hash  8cfe715c6cf18842
+#   text hash     147aef5432717192
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2f45efc0f564f0cf
-#   text hash     a997d33cb718356f
+#   content hash  c4363f80f347a4d4
+#   text hash     ffcbb08c66d53870
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

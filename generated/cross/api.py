@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  753d61b73a5b00c4
-#   text hash     57e9779c9e0fdf8f
+#   content hash  0390eefd35e0fddb
+#   text hash     c863ac9710cdcb90
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

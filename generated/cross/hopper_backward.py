@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  50385230ca582a7a
-#   text hash     63ead01bd022b665
+#   content hash  0acc3f44eb82d3f6
+#   text hash     cc4b882fdcd96087
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

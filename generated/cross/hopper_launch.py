@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8bed6b012f4f8871
-#   text hash     85fb94921608f239
+#   content hash  da7ab4520abf360b
+#   text hash     021d0c8100850493
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

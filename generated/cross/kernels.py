@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de02e016d399a8e9
-#   text hash     9a8ecb2ce95740cc
+#   content hash  7c5398fefd615772
+#   text hash     8ab58b6880ddc36d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

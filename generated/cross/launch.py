@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c6583ab8e29b3e06
-#   text hash     52f4465714945dfe
+#   content hash  0b0267f973bb4324
+#   text hash     37af89f5b2d91d3c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

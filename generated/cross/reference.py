@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de3cb0c65d097db3
-#   text hash     23309039068c7727
+#   content hash  f670e31a52b07ece
+#   text hash     a2c569220be53f6d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a978e89871b95604
-#   text hash     b33e64b07535209e
+#   content hash  b0c98f9b2a8a3c8e
+#   text hash     90696515016a7e05
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

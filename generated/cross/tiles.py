@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2206f056c3bd3d97
-#   text hash     a44d39039f625073
+#   content hash  2d278dc9541b0faf
+#   text hash     9adfa8ee68ba0454
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

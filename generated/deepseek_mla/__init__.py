@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  420e29cf6324e8b7
-#   text hash     0205a32a443240c5
+#   content hash  d389aeaab1dce1a5
+#   text hash     5f196bf2a766cbf8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

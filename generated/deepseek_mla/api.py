@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3bddcdd052bdb5c1
-#   text hash     7b6e705f0138d1e5
+#   content hash  77ad18ff880cde0f
+#   text hash     ccd6e408284f08b2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

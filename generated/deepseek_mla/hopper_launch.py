@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6eb16e8d1b5642e8
-#   text hash     b82e927e81ae95d8
+#   content hash  7f57eb19592bf653
+#   text hash     7a0fd1b7dd415666
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fb2c6ca8f084ab1e
-#   text hash     e29b6ce6dde8c78f
+#   content hash  bdea940f14d023fd
+#   text hash     87f0ed75805cfe59
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da7377ff44ca1060
-#   text hash     32dd084ab03d147a
+#   content hash  fc7b23c71ec514e8
+#   text hash     1e03bdcc2ea7d40b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d23fe6c1dd58b46
-#   text hash     f032a3744580d398
+#   content hash  f766ffb535198bc4
+#   text hash     bf17f4971717166a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  394bd2192484f56c
-#   text hash     ca655b429c29adb4
+#   content hash  9f3ca181c9e1a1f2
+#   text hash     f0548201f0a7c840
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

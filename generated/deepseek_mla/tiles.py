@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e0ed86d462c7b3bc
-#   text hash     a4a3fcebf1708d2b
+#   content hash  917ac9d9fbd63adf
+#   text hash     73d87534ec3b3a48
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

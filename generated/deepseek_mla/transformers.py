@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  06988580f03bbb48
-#   text hash     60fe75ebbc34338a
+#   content hash  6fc5c8a4fa42e441
+#   text hash     ec412c1dd519493d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aedd2111fc37a78f
-#   text hash     8f888d22ca7655e5
+#   content hash  497179ac479ab3f4
+#   text hash     88a006003b5604b4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ed8bc7fcb37f32fb
-#   text hash     c32832cb4913455e
+#   content hash  e16aacc94ac3ad59
+#   text hash     28981d6ee93bd86d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

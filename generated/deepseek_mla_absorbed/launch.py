@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  edf1b40c6ed88d16
-#   text hash     9330873d586dbe8e
+#   content hash  e55c9c6c59147133
+#   text hash     9fffb4c242abd3fc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  19b8dd36536f8f4a
-#   text hash     bb82238305c9ba38
+#   content hash  d31b7d5187491dcd
+#   text hash     77b4df64112ee383
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

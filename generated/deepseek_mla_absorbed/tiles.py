@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  177bcc18a843e26a
-#   text hash     72cd7b866bf664f8
+#   content hash  efd90a5799c8f9b4
+#   text hash     b69fc057b52f03e3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bd9b1e9bd47c7adf
-#   text hash     6bf9100c3047a18a
+#   content hash  80641153acf8a9e9
+#   text hash     2f2693ddcc0fe42d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9df58d7c8f929b51
-#   text hash     db963ae4d7f14ec1
+#   content hash  7e20e3f424475d06
+#   text hash     b1d61c2e33fdbb4a
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  296f454a056e9c5e
-#   text hash     d0f960267b3d3814
+#   content hash  9c6bc647c76015f2
+#   text hash     968a3880900ab56f
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a9815468b1dfd980
-#   text hash     89938230cdac5abe
+#   content hash  3df39c1c2173e9c8
+#   text hash     fce605dc680b9570
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f23da5fd233010ad
-#   text hash     1ceca5184ff97f7d
+#   content hash  c796477a18345059
+#   text hash     61473ac8a0f47478
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  155a3feac9d5120f
-#   text hash     d376cb1b413784f1
+#   content hash  771204179ae7f00b
+#   text hash     77c4b5c755f726bb
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cb554a1a7c58af41
-#   text hash     a93cf990a08e1b40
+#   content hash  7363af7e28c3795d
+#   text hash     3e6ead2a7eeffea9
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

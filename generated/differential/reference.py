@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34d4efd780edb7ee
-#   text hash     c91196f6b85fa30c
+#   content hash  02030912b6820e59
+#   text hash     095352fab3907587
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

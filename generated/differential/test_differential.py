@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8c5aa31e76977e60
-#   text hash     8e35d1486049573b
+#   content hash  a971d69a0c8e2e1e
+#   text hash     89cbe1f933386c63
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eea39f7f47528265
-#   text hash     72029a3dcf5a4deb
+#   content hash  bc26fa0654b7e426
+#   text hash     466945c43884a6a8
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

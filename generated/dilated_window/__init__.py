@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2a7d28b8805b2465
-#   text hash     8e3725045fd5e6c7
+#   content hash  c1a7700834cc61c0
+#   text hash     b3e32efc8e527c82
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bc48f09c03ff78c2
-#   text hash     61b3213d4841db90
+#   content hash  19ee13d3b9d537ad
+#   text hash     557518ea25d6fff8
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d97f6f38b2ffacac
-#   text hash     275106a631112da6
+#   content hash  5a1851178c1667a2
+#   text hash     6bedafcf850310cc
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

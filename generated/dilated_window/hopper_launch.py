@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aee8ea1dee531dc3
-#   text hash     aeb2e3042f7bfe20
+#   content hash  5f0cd50afba28160
+#   text hash     8c0dc6a1f9954b5e
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3230165fca1b5e12
-#   text hash     c5a494e1b27de943
+#   content hash  1618395d3c2702c6
+#   text hash     4f3535ca6538d637
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd6b5a898fc85929
-#   text hash     bba1289f90447d3d
+#   content hash  4cf39b4c0db33ed4
+#   text hash     89d02f4d7812efe2
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cef95cb065c68934
-#   text hash     b18d28f76b155e45
+#   content hash  15edccfb97addaf4
+#   text hash     93e5c6b217f5ef49
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

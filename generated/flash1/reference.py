@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  37cae1699c8efa1c
-#   text hash     001b3660c8cce9ba
+#   content hash  af5f28bb38aceba0
+#   text hash     22fc725b1e648808
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8a0f21dc7a31c96d
-#   text hash     958acffb2b9d82a8
+#   content hash  5c4e55e9808ea782
+#   text hash     7642e1bd1fab7a4d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87aac30061b7b3b0
-#   text hash     b5105dfb9f170c4f
+#   content hash  4708508cc3a55ae1
+#   text hash     1207be28a63bde38
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

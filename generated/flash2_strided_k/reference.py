@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2867df1bc33f4d96
-#   text hash     86f0265d512e8272
+#   content hash  fe3113cecf1ef109
+#   text hash     3ca83850deb2b15d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

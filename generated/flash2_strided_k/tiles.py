@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d1fd70dda3b09a76
-#   text hash     84d05ad2a5b33f0f
+#   content hash  22ef9d874eb77d8a
+#   text hash     8caeb186b1f5ef2b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

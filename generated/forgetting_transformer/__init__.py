@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2d275022665fa17d
-#   text hash     cd13fb257a7920cf
+#   content hash  38bf2733c173019d
+#   text hash     6faa138b189cf27a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  100a3f8b5e5e54ea
-#   text hash     2668041a22ba02ad
+#   content hash  84d91f5132452bc4
+#   text hash     27e8b428286f805e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

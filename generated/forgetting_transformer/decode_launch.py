@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc6cc21dba615e0e
-#   text hash     d18af284e5fcb0a3
+#   content hash  12bd9ba556d28785
+#   text hash     790a988e99f6c707
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c69f2b3744fcfcd
-#   text hash     f788d9bf8b7f6381
+#   content hash  2bfebe1cf943cec8
+#   text hash     f95cdadaeb800f59
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  62986a068e8a0e32
-#   text hash     00cb10773fc944ec
+#   content hash  73411c5302c1b491
+#   text hash     e4a996b136d97b06
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5add5e9bbe545b6e
-#   text hash     472f1e4e4b0afd36
+#   content hash  6a51e5480d7a83e0
+#   text hash     11c4508c04f79eb6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -37,7 +37,7 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)
-    shorten(in_log_decay_sums, q, k, entries, scale)
+    shorten(cache, in_log_decay_sums, q, k, entries, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  13a4dd875e4b120b
-#   text hash     568f0c1b738ca3fc
+#   content hash  15675cd116b82d6c
+#   text hash     790c7ccd10ae3f0d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  12680cb3a75965db
-#   text hash     ceae78c4df45ad0a
+#   content hash  0762721b1e128cd1
+#   text hash     4b24043d22df92af
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

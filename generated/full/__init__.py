@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0656daee5845a6ed
-#   text hash     1cabb9c9ddfeda60
+#   content hash  75614dbe78ab1aec
+#   text hash     c4b2bccb0a7009ce
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ad0f1703e04bf0e6
-#   text hash     fc3e547ba15cec7d
+#   content hash  eabd0028719c8ffc
+#   text hash     b8c92228d8ca8477
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a112e8c09acf843c
-#   text hash     17730e62778438cf
+#   content hash  72e78b5611dd0d58
+#   text hash     83e6c50843a76b87
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  16582ee2cf512c1c
-#   text hash     6cdedd95ae8e9d57
+#   content hash  eeb5fe030e44e144
+#   text hash     da2f7a322e53dbc1
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

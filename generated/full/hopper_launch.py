@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  483c67d0b34b91ba
-#   text hash     9a823b93ecfe8fa6
+#   content hash  444e422a5e196504
+#   text hash     33265eef88d9cf35
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

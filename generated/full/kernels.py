@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3a5f20360b28fb83
-#   text hash     eac39333d59af5cb
+#   content hash  8d38f82c101e0f07
+#   text hash     be039433a3c3c960
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

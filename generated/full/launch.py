@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  680a0f0e584748e6
-#   text hash     8883948125698dc0
+#   content hash  c0c47b88bc3feef7
+#   text hash     d1f64b86d2497a77
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24bdd4612a028c5a
-#   text hash     35eb4717eb6524e2
+#   content hash  84b9291fa9330bf3
+#   text hash     65aafa8656e1cd3f
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7aca1277951eb720
-#   text hash     8b68f5a812edc094
+#   content hash  fb19355e8d1dc4b7
+#   text hash     ec13cdf1b7e6534d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0660768030c549cd
-#   text hash     d2ca5fef65cd5b13
+#   content hash  cfbfdccf94369fce
+#   text hash     5dabac3d550d3d62
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67d40ed234aa6337
-#   text hash     02cab3abf31b73c1
+#   content hash  b4216247f5969d53
+#   text hash     037531abac6d5485
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a0ff03595f60f78
-#   text hash     55f48d5c12b55602
+#   content hash  56b8f1e4f2ad312e
+#   text hash     9cee0b84b0e238b0
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bb462ef7a4c09323
-#   text hash     79bbfd196c77767d
+#   content hash  d9cb5fb36c75f83f
+#   text hash     9f42c763dd43aaea
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e5041326291d9ce4
-#   text hash     ff93f6e225315cf7
+#   content hash  0a00b85d91307dff
+#   text hash     f11dda49d9a06d92
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

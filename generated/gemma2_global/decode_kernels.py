@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3e341a6a0523d5a3
-#   text hash     48566c4aa8ef0b23
+#   content hash  d5e4e1e442966410
+#   text hash     173b238175992ae8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

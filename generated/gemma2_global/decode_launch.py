@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f549dc32e6833ca8
-#   text hash     e087447ab3fa5f7b
+#   content hash  0922c6a155e658ff
+#   text hash     baecc9d8f9eaf0ea
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

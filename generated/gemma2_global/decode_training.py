@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d029438bfe6a81d2
-#   text hash     81f0fd0f7a5ad3e5
+#   content hash  c609b3f981121c94
+#   text hash     6a8991815f91c564
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c231e4d5c0002cf7
-#   text hash     7ded7c2fb7a02597
+#   content hash  aa56f3804e6b93d4
+#   text hash     e5c0f3c186b308c9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1b46a3e452ec7a05
-#   text hash     7857b20a1eb4daf6
+#   content hash  636906d0367f336c
+#   text hash     63a8b13986970e38
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

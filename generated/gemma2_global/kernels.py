@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0f2e9e4574e38a5
-#   text hash     e112a52fb3ec6f74
+#   content hash  0b2f3b8a1dc3b43f
+#   text hash     0447615134a1a9f3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

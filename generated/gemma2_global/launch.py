@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a0d17a240c19ff22
-#   text hash     b9c29aab7ca9a75b
+#   content hash  e8c09541438e655d
+#   text hash     d90e709e10913787
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

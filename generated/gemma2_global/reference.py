@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7d8898d99e683085
-#   text hash     aaf0662b3fac0873
+#   content hash  4139e4a290613717
+#   text hash     952fcee0597cdb3f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a56c84a1e317b1a9
-#   text hash     c2c62ddbb2efb93c
+#   content hash  967984f55f132d47
+#   text hash     2e2be62f25690dab
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0639d6e7c132d63
-#   text hash     f37c744f5137d74e
+#   content hash  d80f42de80548d05
+#   text hash     3a0adacd0714717a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e086e648fc345bfe
-#   text hash     72520c50f6d988cb
+#   content hash  17f42b555efe1aeb
+#   text hash     ecc014e1a9cbe1fe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  05155bf8cb386d2a
-#   text hash     c36556dc3e7f81aa
+#   content hash  3a1e82af2fdd3194
+#   text hash     7739d1dd3825121c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

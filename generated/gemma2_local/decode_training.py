@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eaa6f84eaf1e0c0d
-#   text hash     4b04c9618e823781
+#   content hash  83968c2462cc1cb5
+#   text hash     672731e7cd9908ba
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d3fbc71039f3c631
-#   text hash     860e69638139c20a
+#   content hash  76f1b27157ea5ee0
+#   text hash     4b0e407df1bdc440
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

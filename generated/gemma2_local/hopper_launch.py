@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4535e33cffeac07e
-#   text hash     3e91790ba55a405f
+#   content hash  9250e1b2078bce60
+#   text hash     589068786e7fd591
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

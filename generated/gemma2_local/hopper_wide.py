@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e2ba97f8b9d30d07
-#   text hash     9c2407066124cdd7
+#   content hash  a44992081b0ae72c
+#   text hash     d728f647f8a663ab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  762596412d42823a
-#   text hash     bbb89a9153e48df0
+#   content hash  325e8120438259d9
+#   text hash     3397221175a16c0a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

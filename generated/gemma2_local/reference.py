@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8bbab6ffb08309c0
-#   text hash     32cdc7179e7595e4
+#   content hash  faff9e3c9dba415a
+#   text hash     7d9d3d531af2a200
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

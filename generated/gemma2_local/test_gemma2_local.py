@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1a4b8e41f88c2fb3
-#   text hash     badc98280cd733af
+#   content hash  83f57fa2957dbafc
+#   text hash     d32dfae754209090
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

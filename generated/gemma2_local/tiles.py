@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2ff573dbd8116d66
-#   text hash     d3f065edf5314ed7
+#   content hash  0969338d4697e67e
+#   text hash     129429768fa96a4c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e009acc85184514
-#   text hash     3d1267cb98d7ea3e
+#   content hash  70eac6864e9d8701
+#   text hash     e933dcdf8cd91640
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  144e8e6537a5d105
-#   text hash     64929e6ca325fabb
+#   content hash  961dbe7d367a6ccd
+#   text hash     0df628f7da3833a8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

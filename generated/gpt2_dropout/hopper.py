@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  234681dc1f8e4539
-#   text hash     4917416e1dac2b61
+#   content hash  24b1bef7d1e90558
+#   text hash     8fa807aa8ab66ddc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4949c23015251246
-#   text hash     ba32a83ae0c35f73
+#   content hash  fdc09c8f557253be
+#   text hash     fe3720723cef7153
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

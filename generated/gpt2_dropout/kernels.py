@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dfef0970d25d3fb1
-#   text hash     c0a5b478928f9c91
+#   content hash  665fc4a960bf69bc
+#   text hash     b1802d6b400747ce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

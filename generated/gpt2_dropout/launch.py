@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  abfba4086a1c4dc2
-#   text hash     2554256c1a83392a
+#   content hash  43f79e1eb14f28c2
+#   text hash     45400a2c860c7768
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

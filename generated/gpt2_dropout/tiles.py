@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  79ff1745009b9cac
-#   text hash     0a16641a82c36e86
+#   content hash  b7fd997ef40d51bf
+#   text hash     987b2f369d5a84f6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

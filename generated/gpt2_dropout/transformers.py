@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  61119803f95574f6
-#   text hash     2fc4c1bd5fd80983
+#   content hash  7a7cd4c29fe3a33e
+#   text hash     931dc46ad87a9b21
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b0eac2274543a5c1
-#   text hash     0957259f1e364a00
+#   content hash  9909aeb9fc3a263a
+#   text hash     ce225fefd966b7f6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

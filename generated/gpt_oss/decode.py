@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  42b31d7aafd0b0ae
-#   text hash     25ec6dca81c68a2c
+#   content hash  5f0d8f21193c628c
+#   text hash     981e884ade3766c0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

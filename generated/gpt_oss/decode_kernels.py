@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b918f66e7fd0dfd2
-#   text hash     ebac0a86521fecf8
+#   content hash  c73739f8f9644964
+#   text hash     6b45f3925fa9de58
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c8a520014d67453a
-#   text hash     8897e9958e3d92b9
+#   content hash  7e7ca16505433be6
+#   text hash     36b7be51888baabd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4446b7622ef3ded9
-#   text hash     10a6f42c7e4e19ce
+#   content hash  971fc8ab3051ee4b
+#   text hash     19354284790285ff
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

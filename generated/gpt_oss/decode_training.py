@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  32e95d76f6cc6c9d
-#   text hash     abc17c215752b64a
+#   content hash  4cd08a9877f3f3c5
+#   text hash     009d5c1d37dac328
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  087b488d2ca6d6f8
-#   text hash     b5afbf202dd20a32
+#   content hash  1f56a07a3ce44668
+#   text hash     1c9a185b424c51ea
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

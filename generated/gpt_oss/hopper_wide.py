@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a8638c346695dcb0
-#   text hash     d4ad7b0fcc47cf56
+#   content hash  af569580b8ac9e64
+#   text hash     14690d3975af6305
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f188513f067bce87
-#   text hash     4c59d27bab94859a
+#   content hash  835a0a3aee4f3b53
+#   text hash     65e7bf53c2c1d55d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

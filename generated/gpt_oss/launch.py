@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  316a639989fbdc5e
-#   text hash     680789fc8518ad1a
+#   content hash  de9d2b27db79794d
+#   text hash     7dc5b6e9bdfad1d5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

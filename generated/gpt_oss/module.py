@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae009704a3ff5195
-#   text hash     804e0a74a9c40105
+#   content hash  5f6b741691607989
+#   text hash     f982c2edd7654deb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

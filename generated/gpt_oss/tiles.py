@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  00f25d9ff605812a
-#   text hash     58f33f2b64d77bf8
+#   content hash  fb7ccd3cd3a87ccc
+#   text hash     2cd451911659f1f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d996dab37e819547
-#   text hash     98a8f58cc9622d28
+#   content hash  90c20377b2ee27d9
+#   text hash     07a82511061cb320
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

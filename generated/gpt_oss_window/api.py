@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2894f717e5c4114e
-#   text hash     585becf431c5e67e
+#   content hash  6e39ce28d5f84ec1
+#   text hash     6ebc080c57804a81
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

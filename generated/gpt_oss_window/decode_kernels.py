@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c6384ef6bba9eea8
-#   text hash     e255a13e13927482
+#   content hash  d646679ed3535eb3
+#   text hash     1387ad8a376390ce
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

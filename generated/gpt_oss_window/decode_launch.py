@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  79b4ea87a8dc0ab8
-#   text hash     06037fa5472d646d
+#   content hash  23683538d1bafd94
+#   text hash     1ebbbe0d02cfa5c5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

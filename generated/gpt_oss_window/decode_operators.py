@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1925116dcc1dbe7e
-#   text hash     c52c31b7708c22d3
+#   content hash  42c2908f3533feea
+#   text hash     bf0d06675feaecea
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0713a52860bb57f0
-#   text hash     ac996a389226034d
+#   content hash  c8ecf88fa4082775
+#   text hash     e65e184740f3813e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  efda2c707547fc89
-#   text hash     db9bc112d291ba8a
+#   content hash  51d69ab68ace1cc4
+#   text hash     4b6d73225a57f54e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

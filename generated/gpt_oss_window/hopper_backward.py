@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6603e99dd7ae77a0
-#   text hash     ef8c749bccd2b4a7
+#   content hash  f15f185ee3b26845
+#   text hash     52ddb4a4e3b9aad9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

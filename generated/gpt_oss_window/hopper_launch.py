@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2b8710cb38b05f1f
-#   text hash     a8d64233c33442e6
+#   content hash  5a5d82a398cb14a0
+#   text hash     fa4ff91aafca340b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  25aee87700a0a8f3
-#   text hash     f0f1b530a16b3752
+#   content hash  9ee9678fd9caab37
+#   text hash     4594d5f55d5b160e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e03ef5d3c4c5cc29
-#   text hash     af3102bb01fbc6a8
+#   content hash  799814cdc1464e4c
+#   text hash     e4208447f9aceb9a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

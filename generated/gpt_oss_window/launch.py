@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b09d5fd7fe856f9e
-#   text hash     60d97ff2bbc6ddb2
+#   content hash  ab7a0b537c6797b8
+#   text hash     e4fe7c1b96ab768b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d771bc947fbeb43
-#   text hash     5de9d83c282e98b4
+#   content hash  5768b2be025961fd
+#   text hash     8cbe958a2bb2f691
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76bf76a876a3f4ab
-#   text hash     a1f6bb91b2a465dd
+#   content hash  b8c33cceb98554dd
+#   text hash     de68ee87375ea5de
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

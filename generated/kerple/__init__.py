@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  806006c2948ead2f
-#   text hash     e5b1fe9969612111
+#   content hash  67fd3498234949c1
+#   text hash     1eda8afb8bb46646
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8a97bb2ccfb023d1
-#   text hash     c47e0504459008d9
+#   content hash  920a51cecb9bd3a9
+#   text hash     d5f7333453f50a1d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  345d35f81d33ac92
-#   text hash     c50b363a81525742
+#   content hash  559143be7096bb80
+#   text hash     019389792df19a55
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0e670bb3147a446d
-#   text hash     db4d877e5435c67f
+#   content hash  b059799cd142f9b9
+#   text hash     598b8999f8925326
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

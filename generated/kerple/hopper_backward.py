@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  59aa0363439ab9b9
-#   text hash     275dfa0656a428b3
+#   content hash  1923e8a73f5a6641
+#   text hash     9d30b55f05a0768e
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

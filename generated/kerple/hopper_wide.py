@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  62b34992b95a4acc
-#   text hash     bfa62e74b6f1e1e6
+#   content hash  b6f484c79286a485
+#   text hash     4dccf3b177783d16
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

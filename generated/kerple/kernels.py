@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f00b83cf531e3b9c
-#   text hash     f6ee6aecc2a6a4f3
+#   content hash  782d1f126d77f6b8
+#   text hash     0ac96d4974f95122
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

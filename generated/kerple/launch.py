@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e5a50d59462d2e45
-#   text hash     e0c3a27e3bc7fd2d
+#   content hash  979b1be33b1e6b68
+#   text hash     dcd3ade4b6c68875
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

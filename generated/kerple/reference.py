@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cd3cbf02a25f35d1
-#   text hash     f38b3a4451b977db
+#   content hash  574744312cc8e3a9
+#   text hash     2fcc14b3deaaf6bf
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

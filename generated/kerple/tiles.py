@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  20b585c62655a7e3
-#   text hash     d7dca2f0b8ac902c
+#   content hash  a6921f0b71c11b62
+#   text hash     e6268c7b2d558534
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

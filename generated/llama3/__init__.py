@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd6f1fa0ff7af970
-#   text hash     1edd928d78b3d401
+#   content hash  c42ebf4c5f79fb2e
+#   text hash     898e5d71b4aa9880
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3e4dc95648d5d1fa
-#   text hash     901b29ded55be6e7
+#   content hash  2ec06c0800a36d6e
+#   text hash     04e6fb1c221b6642
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

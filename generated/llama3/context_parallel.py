@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8108a288a4d69faa
-#   text hash     8237bf51945e7b4c
+#   content hash  f8579f0631e73731
+#   text hash     df3e912d582e2ae1
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  922f0e48e20355c4
-#   text hash     4d14fd93fa55ac23
+#   content hash  e9c87a13d876849a
+#   text hash     742325b0387353c3
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a178a27c21b435b7
-#   text hash     a13bf4b92088710a
+#   content hash  59aa5d768a874bcf
+#   text hash     d30f819940386e26
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

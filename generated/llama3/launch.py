@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  adaec5423c18b858
-#   text hash     83b2ec0f7f1b0a08
+#   content hash  10feecb244391ced
+#   text hash     25e348582d2f13a0
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dad8424c055b9834
-#   text hash     6753cf84ad0c593a
+#   content hash  487ed31cda803c0e
+#   text hash     619d9729b3cffcb4
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

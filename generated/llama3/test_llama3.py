@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b87750519bdf998d
-#   text hash     4cd9d7fcfa8e05cd
+#   content hash  dace7257dbb9972c
+#   text hash     0107c9e3428063d4
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

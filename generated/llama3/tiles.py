@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  292aa29963684b82
-#   text hash     1234fb05874fa97a
+#   content hash  d71c4b8090fd0ee0
+#   text hash     9fbc80b38d4a7477
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

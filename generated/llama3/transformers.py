@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8b9265437d17bae1
-#   text hash     11174b81215ceb18
+#   content hash  f965d0a1c3b0156e
+#   text hash     cb210e08d03d680f
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

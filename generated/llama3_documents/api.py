@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b71f2d510797efb5
-#   text hash     00bde2320e4924f1
+#   content hash  81724c7c9b8b046c
+#   text hash     f1e717b2518ecf75
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9b741a326a4d876b
-#   text hash     78ffc8cfebcfa99a
+#   content hash  f10af875ee3433e5
+#   text hash     9c1d1b81815be3a2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9e1bcefec5ffeca5
-#   text hash     3a86f4c8e94adc23
+#   content hash  75ed04901249bc69
+#   text hash     403ff19110bb9ad1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

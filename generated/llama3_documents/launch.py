@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  47214b7ffd0967c2
-#   text hash     de9c097db5568b48
+#   content hash  c3a4d8d5bd912fab
+#   text hash     f93539f8895548cb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  073b50224d9bb63c
-#   text hash     dfd5dcb6928e8bd6
+#   content hash  b5b9130c4be6d40c
+#   text hash     6002078347f4f0f0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

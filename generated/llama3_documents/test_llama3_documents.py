@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d09d693bf00550c
-#   text hash     14468fe3ae0046a9
+#   content hash  968df4108f37ff17
+#   text hash     cda40df8f47b51d1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4563abe5bb802596
-#   text hash     6b9f0c04c1b165b2
+#   content hash  4ce010eeb463f916
+#   text hash     b4ea423309b715b7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fc79aa9c48fdeac1
-#   text hash     9222e4cbee2c7c8b
+#   content hash  c005c37abc865962
+#   text hash     94851e0e29fe4303
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f756943e8f3e557
-#   text hash     e1f7551666d35c92
+#   content hash  91bd9b00860045cf
+#   text hash     6e1a32432117a117
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

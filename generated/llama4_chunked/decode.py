@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5d1dd89669831780
-#   text hash     5c2df0224d0d8d7a
+#   content hash  f55fa8eb60ca4a42
+#   text hash     482dd395b3e12d3a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ab9bb8da32e904c7
-#   text hash     7657285645316ba2
+#   content hash  9af0d95cc7ada18e
+#   text hash     1868bb06ac632399
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8c017cc4383e451
-#   text hash     04a697f3f02a33a3
+#   content hash  a903000dc2e384a4
+#   text hash     51cf49fce07388c1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

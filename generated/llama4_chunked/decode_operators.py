@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c08cc77df35ec818
-#   text hash     e7466e9e6d6072f5
+#   content hash  57663f58875da17b
+#   text hash     2480ef6a21c49cf5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

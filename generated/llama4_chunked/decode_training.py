@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a871d3bee08e667f
-#   text hash     faa514ea8bba8bce
+#   content hash  84c5481eecb8324d
+#   text hash     b868eb79c1dc4fef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e8a70e7796af29bc
-#   text hash     2c1d1520377fc5ff
+#   content hash  76ea338f818fee53
+#   text hash     0de3f52fc97d2a1d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

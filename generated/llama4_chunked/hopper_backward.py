@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ee62e6444782d4de
-#   text hash     f5fba3ec5d407c48
+#   content hash  6b6b4ebd5b15c11e
+#   text hash     7f2a3479dc19e4cd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f283ecdfe7debb5f
-#   text hash     15849f48b50510eb
+#   content hash  3f40609f4cf97490
+#   text hash     f010f1787d9bb5e1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

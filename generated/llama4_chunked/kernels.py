@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ae45df83c380e522
-#   text hash     89a0cb7985a5a748
+#   content hash  9df9e54bb40df8d5
+#   text hash     b64c837f7eb477ee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

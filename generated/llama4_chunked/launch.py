@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ac7bcf86a54d94f0
-#   text hash     f61879c0b064d0bf
+#   content hash  0fa221b7364f5192
+#   text hash     f24ea9fef3aab15e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

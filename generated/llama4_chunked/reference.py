@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a716fbd9e77e3320
-#   text hash     1547d951fe87d6d1
+#   content hash  a025e85f7c2c4e4d
+#   text hash     f65e2c28831956d3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e54f2c1e9954b5c9
-#   text hash     f9b12f8c84df0081
+#   content hash  5308ed7f5b49a329
+#   text hash     ce9a33d9a45186de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

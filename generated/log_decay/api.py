@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7085df334c916095
-#   text hash     c1b9f51abb73e8c7
+#   content hash  5628811f788140c3
+#   text hash     843e7aa6da0a890a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c30d73441b58a014
-#   text hash     21d5326c4634bc6d
+#   content hash  c9f6bcbbe2cde0f3
+#   text hash     25211405bcf0c6ce
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  39ab8816f78bcd4d
-#   text hash     49a0835ed0dd5bc8
+#   content hash  de656735e4a8312a
+#   text hash     4ee2d642616f5000
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

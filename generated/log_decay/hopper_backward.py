@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8afc1d573d375390
-#   text hash     def68da9d365e747
+#   content hash  79892a707c3d4a87
+#   text hash     76bbb8c24858d969
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

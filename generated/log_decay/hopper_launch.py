@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9560320ddaae3bdf
-#   text hash     8c0d15bf35158aac
+#   content hash  0ae86c3892faec85
+#   text hash     9dd6785df53bef47
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

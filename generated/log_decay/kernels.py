@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24ce94798b383aeb
-#   text hash     9140125955c1abbf
+#   content hash  5ed96f8abf5db49a
+#   text hash     ffe4114604a0e471
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 
@@ -804,15 +804,27 @@ def largest_norm(norms_ptr, first, past, begin, end, parts):
     return tl.sqrt(tl.max(largest))
 
 
+@triton.jit
+def least_fall(
+    scale, norms_ptr, first, past, Hq, Hkv, q_offset, q_len, k_offset, k_len, parts, PART: tl.constexpr
+):  # fmt: skip
+    """How much scores of the heads [first, past) have to fall from a query to a key for the key's weight to be 0.
+
+    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it, and no
+    q . k is further from 0 than the product of the largest norms. As these are rounded, the result is a bit larger.
+    """
+    q_norm = largest_norm(norms_ptr, first, past, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
+    first, past = Hq + first * Hkv // Hq, Hq + tl.cdiv(past * Hkv, Hq)
+    k_norm = largest_norm(norms_ptr, first, past, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
+    return 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm
+
+
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "heads", "k_rows", "parts", "own_parts"])
 def shorten(
     sums_ptr, norms_ptr, entries_ptr, scale, q_total, k_total, Hq, Hkv, heads, k_rows, parts, own_parts,
     PART: tl.constexpr
 ):  # fmt: skip
-    """Let the documents of PART tokens leave out all tokens that have no weight because they are too far away.
-
-    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it.
-    """
+    """Let the documents of PART tokens leave out all tokens that have no weight because they are too far away."""
     part, place = tl.program_id(0) % own_parts, tl.program_id(0) // own_parts
     b, h = place // heads, place % heads
     q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
@@ -821,13 +833,10 @@ def shorten(
     start = part * PART
     if start >= k_len:
         return
-    # no q . k is further from 0 than the product of the largest norms of the heads that read these sums
+    # of the heads that read these sums
     first, past = h * (Hq // heads), (h + 1) * (Hq // heads)
-    q_norm = largest_norm(norms_ptr, first, past, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
-    first, past = Hq + first * Hkv // Hq, Hq + tl.cdiv(past * Hkv, Hq)
-    k_norm = largest_norm(norms_ptr, first, past, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
-    # somewhat more than needed, as products, norms and sums are rounded
-    far = 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm + 1e-6 * tl.abs(tl.load(sums_ptr + k_len - 1))
+    far = least_fall(scale, norms_ptr, first, past, Hq, Hkv, q_offset, q_len, k_offset, k_len, parts, PART)
+    far += 1e-6 * tl.abs(tl.load(sums_ptr + k_len - 1))  # sums are rounded
     highest = tl.load(sums_ptr + start)
     lowest = tl.load(sums_ptr + tl.minimum(start + PART, k_len) - 1)
     begin, end = 0, 0

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7339280fd330ec82
-#   text hash     3fd5003718afc773
+#   content hash  7d23c3024f5ab157
+#   text hash     e98ce18c9763035b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -37,7 +37,7 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)
-    shorten(in_log_decay_sums, q, k, entries, scale)
+    shorten(cache, in_log_decay_sums, q, k, entries, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  96bd65671ea2de36
-#   text hash     ac7935c440d9491a
+#   content hash  d0b245ddbf1f2378
+#   text hash     e8ff1dfa45296c16
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

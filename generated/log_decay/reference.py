@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eac854e5691960dd
-#   text hash     3a26c720517d66dc
+#   content hash  6a26ee59415dc25a
+#   text hash     cece1738802ff099
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  290780f94e1f0cf0
-#   text hash     b4d15cb51ed596f3
+#   content hash  9762a64334ba9f0e
+#   text hash     31c745497b929230
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

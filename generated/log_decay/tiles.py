@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  06416c1c172a6f05
-#   text hash     af1c2d09bcfae244
+#   content hash  679105520ee3b187
+#   text hash     18b3b00ccfbdb71e
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

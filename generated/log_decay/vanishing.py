@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  64026b1e9fae2a6b
-#   text hash     0dde62a77a12f981
+#   content hash  2165234aecd7482e
+#   text hash     4a702de81161e075
 #   render with   attnforge render specs/log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 
@@ -31,11 +31,10 @@ def _norms(cache, q, k):
     return norms
 
 
-def shorten(sums, q, k, entries, scale):
+def shorten(cache, sums, q, k, entries, scale):
     """Let the documents of long sequences leave out all tokens that have no weight because they are too far away."""
     if q.shape[1] < LONG:
         return
-    cache = runtime.LaunchCache.of("shorten", sums, q, k, entries)
     norms = _norms(cache, q, k)
     if sums.shape[0] < norms.shape[0]:  # batch entries share them
         norms = norms.amax(0, keepdim=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9090b80ae6769646
-#   text hash     3574e1ce0fa68030
+#   content hash  d5935fcf07e88340
+#   text hash     326df60a35c93354
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c6918e3cf3840d5e
-#   text hash     fe57c6811eaa8239
+#   content hash  80c967e8ccf7ebcf
+#   text hash     1a827d61b8ef8fca
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8c5422fc2190996d
-#   text hash     02415997b83855c8
+#   content hash  817055c096ecd28f
+#   text hash     62f10f41cb9f52ba
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

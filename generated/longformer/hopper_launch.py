@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1651eda75db93481
-#   text hash     86e52f1ff61c999d
+#   content hash  c360dcd5c45471fe
+#   text hash     f735e64537fd8cf8
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a9fec8536997941
-#   text hash     6df5fc13142ea1a8
+#   content hash  61ce52938fe2fef5
+#   text hash     34fd777b6c13c1b4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

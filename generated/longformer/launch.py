@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd2bc645abd70e3a
-#   text hash     fd15d55fe88a3c1c
+#   content hash  ca9a3ae01f333fb4
+#   text hash     3444ed0f4a313d7f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

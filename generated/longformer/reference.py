@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9934e07dd52fb6a1
-#   text hash     3fc77c472b35cf2a
+#   content hash  76e46510f34fce5c
+#   text hash     86ad2cf478c04dff
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

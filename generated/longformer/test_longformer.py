@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b05fbc88bdc081fa
-#   text hash     98ceb52e35e1cf56
+#   content hash  0c7a45fe91f5b0be
+#   text hash     198c288cdd5500fb
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

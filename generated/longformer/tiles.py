@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  62f97526ec19fb71
-#   text hash     f0cfe21d26f4a478
+#   content hash  5c0a1007fa77aa25
+#   text hash     548b197de7394792
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e57491f8a815ca3d
-#   text hash     9deda85374146ac2
+#   content hash  34e7848d44e0b287
+#   text hash     e7a4266fd32599c2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

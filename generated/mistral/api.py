@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b1938a569916a72
-#   text hash     5a49c6f3a83b3dee
+#   content hash  23cf7a03a0cc802a
+#   text hash     ac5e67fc9178f6fa
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

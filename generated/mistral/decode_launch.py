@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e6a0adfcaad377c
-#   text hash     9b0aea417a34776b
+#   content hash  4faaa8d1bf70f698
+#   text hash     6e795b4752cf79a7
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e7ffcc60e58581ee
-#   text hash     3ddf5559ae377b61
+#   content hash  79bd3f2b8b397710
+#   text hash     642cfc49f2bc8eb5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  21c3a5d3b46430f8
-#   text hash     95997a506d4ce01b
+#   content hash  039cd7ebed069fc6
+#   text hash     896ce9046e56200a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c49ff609a34b4fdb
-#   text hash     dc1e04b8264646ab
+#   content hash  877b2031c3cd551c
+#   text hash     2af47151ebb63048
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1a49197ad5469c97
-#   text hash     3f16db8c09fa98fc
+#   content hash  ad57cd0ff6c3e6c1
+#   text hash     cbe03b7fb6989313
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

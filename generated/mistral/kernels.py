@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44ac41bda5102e5b
-#   text hash     4b71b24b8e8cad6f
+#   content hash  8e1c2ac03cc5f1df
+#   text hash     961e8830c076d313
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

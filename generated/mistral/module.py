@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  926dc8b97e2aa58e
-#   text hash     1ddc7cf4ab7b6f4f
+#   content hash  eff8a6a92ef140e2
+#   text hash     0dd01c06403359b4
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

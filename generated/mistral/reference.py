@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64bc5fe0bcb6e000
-#   text hash     0f7933f275236c21
+#   content hash  261a6fedfac841b8
+#   text hash     695fbbf9935f1de6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

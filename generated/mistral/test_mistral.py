@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c13aae3e5235631c
-#   text hash     f77aef07450bc2e7
+#   content hash  d6e8e66fd4b84e2e
+#   text hash     a3c3f38d02563a6b
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

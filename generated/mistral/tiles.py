@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  18d90b523e9276e0
-#   text hash     c12da444886961ad
+#   content hash  b11a7e264909b052
+#   text hash     9a162180117445e2
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

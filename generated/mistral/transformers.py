@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  60751e3c99547d95
-#   text hash     6ecd93db9e0b2f56
+#   content hash  b565a77b2ee8b860
+#   text hash     27129ce1a79fd829
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6c62540477aa0c2b
-#   text hash     eb17d4e056a501dd
+#   content hash  f7a1a96bb29f32ed
+#   text hash     0a3e1f6101470cb5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

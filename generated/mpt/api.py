@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fa16edda864c63b9
-#   text hash     2d5d0c7d2e419d9c
+#   content hash  7535594943310539
+#   text hash     4ad545776e8a5bdf
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49fd20a55aeca788
-#   text hash     de2fd41452b2bc29
+#   content hash  da1c3034c038a625
+#   text hash     6f720102791b648e
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

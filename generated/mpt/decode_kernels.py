@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a61814e31d0a409a
-#   text hash     d33d0dcec04840f0
+#   content hash  0a249cc1bf04685e
+#   text hash     a20fa4731fd489a2
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  088b9e423a0f5957
-#   text hash     b874a44095223f54
+#   content hash  d710c22fc49f0d99
+#   text hash     ae41a05fb37f8329
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fa5328bc1b07610d
-#   text hash     5a542d6e1ac161c5
+#   content hash  65c9d682bfcba5f4
+#   text hash     d9e7227b33a1d38e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

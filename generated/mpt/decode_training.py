@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  af0f9f0356001dbc
-#   text hash     3fd5de8aa10469ec
+#   content hash  890b0854b64fb64a
+#   text hash     482e3a324ebe9429
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

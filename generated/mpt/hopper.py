@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7f8fb26138b31b9c
-#   text hash     ed3bded63ae334b2
+#   content hash  95cb65a24f2243cd
+#   text hash     97138c3cbd8d9dcf
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

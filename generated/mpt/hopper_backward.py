@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dd9e55457bb27f40
-#   text hash     a8bd51ed345a8642
+#   content hash  6bb1a1bd7c343037
+#   text hash     9de1cd7a5977688f
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13c9bab868dce21c
-#   text hash     24a4315c63c0f182
+#   content hash  1008b648cdebbc0b
+#   text hash     138438ae5af9073f
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

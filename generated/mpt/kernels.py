@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8bc50a10d6145fcc
-#   text hash     034a4b1c618b824d
+#   content hash  366bceaf6e20eec5
+#   text hash     012f881bc02c4715
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9768c7896844dbaa
-#   text hash     4542b6affa91dfdc
+#   content hash  56beaaf307b29f92
+#   text hash     c011ceb4b64f4ddc
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

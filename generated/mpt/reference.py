@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7a1ea8508b6dddcf
-#   text hash     9c099aaf41ca2247
+#   content hash  88bb36e60de16630
+#   text hash     91e90aadca114e86
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

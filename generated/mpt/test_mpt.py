@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8d089029dbb66fda
-#   text hash     96b7993c4b22ed2d
+#   content hash  9552c5b37d1c8a23
+#   text hash     4df19a6f4c36f700
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  326937348d3a00ed
-#   text hash     f380c244fef8a7cb
+#   content hash  a441daa8caf9a8b4
+#   text hash     0e0a67e2786ad493
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c78c00fe3d1cae5f
-#   text hash     45ba47af66a12eb4
+#   content hash  4273f7512ebe53d9
+#   text hash     56a6a602c9e2c175
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

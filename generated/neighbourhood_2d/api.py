@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  82d7a94869e7177e
-#   text hash     d57a6592d9d145a7
+#   content hash  09006aed180529bd
+#   text hash     b09b98db5606887b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6454810dc7f25628
-#   text hash     38d60e76ffc5a53f
+#   content hash  35b3cad0bffc517e
+#   text hash     3b679598ccc531f7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

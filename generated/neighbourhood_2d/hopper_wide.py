@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  065e550f7fcdd4a9
-#   text hash     f7e6be17cfb209cd
+#   content hash  a216cd39eda1f43c
+#   text hash     4ce6b5b912cadef9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fb6b952c08c5181c
-#   text hash     99ba5858867123d5
+#   content hash  34fbe29ccb5b6acc
+#   text hash     fdabbc098ffcb5f0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fe92fbbf66fe9f3c
-#   text hash     402c9a9afd92e704
+#   content hash  c0a389646e229ce5
+#   text hash     cb3d1cf5f92e3dcc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6c749e580f785113
-#   text hash     fb12de3f434b7a92
+#   content hash  a556a9b2b0c919f1
+#   text hash     db05bc0732d5587f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

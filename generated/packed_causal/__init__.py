@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  56332e225be2df0f
-#   text hash     a13e008732004893
+#   content hash  88b9f188cc8c3ccc
+#   text hash     ebd9e44295d8d807
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

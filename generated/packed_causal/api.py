@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e8ae9162398ef71
-#   text hash     1633354aa78a7883
+#   content hash  badf5393267ef938
+#   text hash     efb887f2c58e18cd
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d088a688242678ca
-#   text hash     b750220b454e1bc1
+#   content hash  67e947ccecd2f976
+#   text hash     6bbd2fcd3241f998
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

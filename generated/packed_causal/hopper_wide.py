@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b858e2180d78f1ab
-#   text hash     17f054f6b12b7bf2
+#   content hash  b9db11f8cbdce61e
+#   text hash     9a64bbea0fd42293
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

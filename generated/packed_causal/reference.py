@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  37479a56c51b8f0f
-#   text hash     66e226615ad3b1dd
+#   content hash  cac908b72bb5fffb
+#   text hash     928fdcc2f5b490fd
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

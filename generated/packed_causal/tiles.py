@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c50cdca1a1840797
-#   text hash     b3461950b0e86708
+#   content hash  c055b58f395a3da3
+#   text hash     eb090cbc7890d30b
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

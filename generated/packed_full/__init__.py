@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  583917d673e3d7f7
-#   text hash     3fe5c20b1451609c
+#   content hash  b76c35f88409ad9d
+#   text hash     41545be800f0664b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

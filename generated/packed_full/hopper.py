@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ab03bf6a5b3e9ff5
-#   text hash     340ad2821dd176b6
+#   content hash  5495ce89c3e251c8
+#   text hash     ab4eea710e637d05
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

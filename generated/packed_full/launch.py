@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  741f781e36632315
-#   text hash     86efd5189097d885
+#   content hash  ae0b7d63be280653
+#   text hash     8678b9f05848a9aa
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

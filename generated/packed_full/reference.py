@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7f36d380c3f787e8
-#   text hash     c38e6ed710c3aad0
+#   content hash  36ca237f38e9e418
+#   text hash     a633adce5f334d00
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

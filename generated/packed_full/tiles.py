@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  19d36bc8551b5e2e
-#   text hash     7b0ec7f5273641a0
+#   content hash  a1e65ef7b419ac39
+#   text hash     d280032c5a992bad
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

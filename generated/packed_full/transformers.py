@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88afa48467a33541
-#   text hash     99709862f4e551d6
+#   content hash  e170cbc2c9473647
+#   text hash     0e9977e9aa974773
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3ee1be77fdc96b33
-#   text hash     559e91ed12c7aed4
+#   content hash  ec3850611abdefac
+#   text hash     a991372fa87b69f1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e955bcc0d8e28108
-#   text hash     eff7c512b8205b0b
+#   content hash  6731e04fc9f1cf77
+#   text hash     a9ffce25a846731b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

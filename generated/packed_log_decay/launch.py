@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16837efd9a8afa8b
-#   text hash     3083edfe3eaa692c
+#   content hash  b9ce75d5bf8013c6
+#   text hash     1060a6cf9605ad2d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -44,7 +44,7 @@ def _attend(
     )
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(1, 0), cu_seqlens_k, -4096.0)
-    shorten(in_log_decay_sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
+    shorten(cache, in_log_decay_sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
 
     def launch(block_m, block_n, warps, stages):
         runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c03f9bd19e735c00
-#   text hash     96ba9ff1c0bb809a
+#   content hash  929cb9e084f02d56
+#   text hash     353854bdd58ff26b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c568f40ad333e486
-#   text hash     695e4b6930f34bb2
+#   content hash  b4b3f660fabbdc7f
+#   text hash     922d493c8b921b05
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 
@@ -30,11 +30,10 @@ def _norms(cache, q, k):
     return norms
 
 
-def shorten(sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
+def shorten(cache, sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
     """Let the documents of long sequences leave out all tokens that have no weight because they are too far away."""
     if max_seqlen_q < LONG:
         return
-    cache = runtime.LaunchCache.of("shorten", sums, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     norms = _norms(cache, q, k)
     runtime.launch(
         cache, kernels.shorten, (PART,), (sums, norms, cu_seqlens_q, cu_seqlens_k, float(scale)),

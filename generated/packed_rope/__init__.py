@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42edaf3e7e31f08f
-#   text hash     2ce5c130a1195b3e
+#   content hash  5da8fcc0343a59a1
+#   text hash     8a39d267f76abc94
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  34389765ca79d5d8
-#   text hash     47cfaa5d54100003
+#   content hash  d163e2a015ab9f53
+#   text hash     3a33e8d5110a2075
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

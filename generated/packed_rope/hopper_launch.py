@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b63fb9a6d14701b0
-#   text hash     29faa9bac87cb492
+#   content hash  748534b655dffc64
+#   text hash     4fa859fa638d73a4
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2b40e6e71b8b82a6
-#   text hash     9bd39eab76e6f6e2
+#   content hash  7d3a352e1d69bae3
+#   text hash     7915161ed9e47c7f
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fefcf43b406c6f2c
-#   text hash     cee7302689840df7
+#   content hash  efedc5ae2e1cee32
+#   text hash     490faae290b73c65
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

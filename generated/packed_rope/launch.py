@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  39ab395445d13eb0
-#   text hash     3d06335b6838c6c4
+#   content hash  00f967b564c5b589
+#   text hash     80f1f9806efca1ec
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa34a45d849a8bba
-#   text hash     41a21f02a18167ab
+#   content hash  0f6a97083a7be32f
+#   text hash     5919867ae8045f72
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4c2c6de4d046d3b9
-#   text hash     3d5b408309e21551
+#   content hash  06e96e8c9ede7fe7
+#   text hash     f19dfd0bec8b4e5a
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c878cf7f538009b2
-#   text hash     58170c2df0ccc21f
+#   content hash  b5f8b0e69cd6b385
+#   text hash     e6a0b377f29922a0
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf6ba2963ac4ea82
-#   text hash     8f4abcb72244bdad
+#   content hash  186c862e5d819ed5
+#   text hash     38cd63e1b65bae38
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  79f8dd613bfb7de3
-#   text hash     be21851658dc9260
+#   content hash  b2039b144e5ba52b
+#   text hash     72c78efaa809aaad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7dc267c9aff4a58a
-#   text hash     8bc3670b36bf65e8
+#   content hash  7cc889d05c26db54
+#   text hash     0ddeeec53852a19d
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

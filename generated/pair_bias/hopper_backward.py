@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3c8d63160f005b3e
-#   text hash     dbda7994b7120b2a
+#   content hash  4ece60dbaa467be0
+#   text hash     2961d0f7b52660d6
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

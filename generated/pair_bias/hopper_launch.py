@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1a5f7d8dec50d946
-#   text hash     069ca023edcff769
+#   content hash  ce6a3f2d13ad3100
+#   text hash     dd41fc921467cdfb
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  536d9f8c29e6b82c
-#   text hash     5d371cbd5061d0ec
+#   content hash  ddef96f36bf637df
+#   text hash     d7499e0ff91e3a28
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  03e23c5783e154f6
-#   text hash     d589ddbf72dad4fd
+#   content hash  9bf8526972f4a938
+#   text hash     7e00a565efff72ca
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

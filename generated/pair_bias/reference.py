@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9c40d3fa0d4a10a9
-#   text hash     1ac211a1cfd9de49
+#   content hash  2e1855373b3096d5
+#   text hash     89a88916a75937d7
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf7139165246bcfd
-#   text hash     32efad82952c843e
+#   content hash  36f90b1e3fe4ff9d
+#   text hash     6fd0a83f0dfdd15e
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

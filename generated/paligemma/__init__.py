@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  095a58af9d7b5eca
-#   text hash     81c243c5e2f657e6
+#   content hash  e2a90bf6975adee5
+#   text hash     f4d7459ff7550ba7
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e699d19f6ee3a218
-#   text hash     e4e107c832b0a289
+#   content hash  77580c5d55d4ed64
+#   text hash     a86e3ff729a8293a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

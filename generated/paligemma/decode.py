@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c8b52bd225f4d39f
-#   text hash     55eebc18e7bf81fc
+#   content hash  a7194f11e9b1025f
+#   text hash     1e0876de3abd3d9a
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1a9a2c52985f62c3
-#   text hash     1b24db3892b51461
+#   content hash  509041ab755e0140
+#   text hash     01636c9d9ef5fd9b
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

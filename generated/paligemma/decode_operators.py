@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e15e778e64976da0
-#   text hash     ac12ad288bdbe97c
+#   content hash  3159e2da628f8df7
+#   text hash     bff6a3e779fb6df9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  80b10a54bab27be9
-#   text hash     67dce5917e7e8268
+#   content hash  bd1adcb9be4a31f4
+#   text hash     fa087c62413ebb95
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c3ab39eb08461e08
-#   text hash     8294be844341ee11
+#   content hash  b250255b98088cb4
+#   text hash     0997d3f6f6712a8e
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aed86f765c9662e0
-#   text hash     6d09305ac97d0428
+#   content hash  17cf4a820760e71f
+#   text hash     2b2f92383fa99dc8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

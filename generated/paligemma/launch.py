@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c038d6915720dc37
-#   text hash     44cc6c4d35bab871
+#   content hash  c3b418077edbdaaf
+#   text hash     c5e81ae851ebc407
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

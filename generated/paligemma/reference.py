@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2eedf828f1da47fa
-#   text hash     5d68612972b0b80f
+#   content hash  9ebf1b05eb767dd8
+#   text hash     bdc71f61d44ba596
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a6e1f4b12ec33b2a
-#   text hash     d54cee3989d62344
+#   content hash  a702f8e895b8ad67
+#   text hash     ff5026e82a52463a
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

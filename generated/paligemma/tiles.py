@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4da8665cfad541fd
-#   text hash     b8d0130f43c995b2
+#   content hash  095a0aa4fa234da9
+#   text hash     13664b3e05b0a2c1
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

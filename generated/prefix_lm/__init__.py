@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3288d93e42548e68
-#   text hash     83b720997cb55d7f
+#   content hash  218d4bc8d6ceb2f3
+#   text hash     67d69beceb7e234d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3260d3b7fdd4c957
-#   text hash     3247167ebdd4482f
+#   content hash  300c578932f54d01
+#   text hash     d3b8f585ba4549b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cddddfb42d155798
-#   text hash     e2fbdbd6a25e261a
+#   content hash  6423912b77dde961
+#   text hash     43a32ab0be511f5b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a76a3009e8b69596
-#   text hash     f39363a2d5f9a354
+#   content hash  39e7262555a6754f
+#   text hash     c852f133fada1ae4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c2ad289ff53cd10
-#   text hash     8de8bbb421acfa6d
+#   content hash  7d02c8ffdf79e208
+#   text hash     bf64c4d061918441
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

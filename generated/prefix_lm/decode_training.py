@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d093a7c03c2b3078
-#   text hash     6d7ae5cdb89aa180
+#   content hash  f451da1cb6279f02
+#   text hash     370641c3df0508d7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a7bc7bdb7d609866
-#   text hash     0cf0054429f9db25
+#   content hash  d9428d2cc0da900d
+#   text hash     cdc751194a062ed8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

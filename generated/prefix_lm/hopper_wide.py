@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15d4df0b013a4deb
-#   text hash     ff7c4110e74e1262
+#   content hash  7db98a0d19b644a2
+#   text hash     2e5ca11797df7eaf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b9c743f169c79cb7
-#   text hash     50a65fd37136214e
+#   content hash  874be546b17c08d0
+#   text hash     c6b577f8a5863ae0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

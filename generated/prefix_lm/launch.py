@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f0e6b0f96a57bdbc
-#   text hash     00767cada8a009b3
+#   content hash  ee334cc9b9752fa0
+#   text hash     b5847f16aaddebb4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

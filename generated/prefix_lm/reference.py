@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1baef995c9dc2f87
-#   text hash     d92a2aa191f76bce
+#   content hash  017a22e2a331f967
+#   text hash     3bfb6e1ab920b41d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

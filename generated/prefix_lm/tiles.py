@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  33dc4f8cfa2f4f5b
-#   text hash     e49870d928bf8cd1
+#   content hash  664237e3bcd28a6c
+#   text hash     a002d015b4aaf5b7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  27b02d6edd38de11
-#   text hash     1370825564d30151
+#   content hash  246861b3b49916b0
+#   text hash     49c9e93a548d372b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

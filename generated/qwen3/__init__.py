@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bfc79011fc253c97
-#   text hash     606f523494ee51af
+#   content hash  0378a4324a572fc7
+#   text hash     2360938051a15830
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

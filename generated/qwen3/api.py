@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a0ddd9b2966ad5e4
-#   text hash     2af2e198bdcaef95
+#   content hash  f5c00ab0555ae5b2
+#   text hash     e2e98d7995bbc8e3
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac8a96a0c7c0437c
-#   text hash     1156f11fe645b9e2
+#   content hash  31f7d5cd9bdabf14
+#   text hash     ef33c4e6415df561
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

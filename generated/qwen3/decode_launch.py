@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  43fa5d91a744e0cc
-#   text hash     f61512c4909df43b
+#   content hash  f63c896c690dd280
+#   text hash     159031ec992976d1
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5534f5564f9140f2
-#   text hash     1270135bd9d5e7a6
+#   content hash  c7c58c2e3118934a
+#   text hash     493fb440697ad164
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d2580bc701ffbf42
-#   text hash     214a9a6d35fdf08d
+#   content hash  2b3a6fd42bcbb02b
+#   text hash     2ce64b93afba4112
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa731f8a5c341b20
-#   text hash     cb24c7f1ef328fe2
+#   content hash  f785c764d7915ec2
+#   text hash     f00713d7458a1f19
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce2a380b35e28198
-#   text hash     2d01ac9ea1869a4f
+#   content hash  2c7347e071367f1f
+#   text hash     14013773f3cf2b6b
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  628052c1f0c99a68
-#   text hash     bdee73d47648ac69
+#   content hash  bb93067eee0f1d96
+#   text hash     0373f6a8d9663146
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8cfb826e69fad7c9
-#   text hash     e3efe13b5220e017
+#   content hash  fa2ad93eeb6ee825
+#   text hash     e657c13ddc4c95ae
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

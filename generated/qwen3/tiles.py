@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef6a2d6d1bb4e85f
-#   text hash     ec8f5005b7890560
+#   content hash  78b7ae019d11aeea
+#   text hash     3f4d6c6aadb3f557
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

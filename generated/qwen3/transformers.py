@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d37dffb69668c267
-#   text hash     b999f3cb6f167ff8
+#   content hash  2561f32e945fe378
+#   text hash     46208c1e7d17ed67
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  48eb959e6ac013a3
-#   text hash     6408c287bf025fa4
+#   content hash  83fca53caa2fff84
+#   text hash     116eb82c80ae00a2
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

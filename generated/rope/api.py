@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  11fc51cb51324d6b
-#   text hash     e50031f9e20d16e3
+#   content hash  06849cf0bc668621
+#   text hash     48dddedf6de60d27
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6864db8998f467eb
-#   text hash     1c4b137382317299
+#   content hash  1cadd83a82d737ce
+#   text hash     3a595c6e50aad5d4
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9d0064245e08bcac
-#   text hash     f58e73153d257581
+#   content hash  d0ca9e4d880c256c
+#   text hash     47c10f28781acd9b
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

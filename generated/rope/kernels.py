@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  845d2d115109ea56
-#   text hash     ba891899de9e7112
+#   content hash  0e2f586e412f9af3
+#   text hash     1b7ec5ec14e5e5ca
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

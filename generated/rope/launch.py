@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  588f9f5430c52f72
-#   text hash     517addbcad8e6449
+#   content hash  42fb54e4c7390394
+#   text hash     b75ee4e814435e92
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3f4041748998b310
-#   text hash     59404c2c5da47baa
+#   content hash  263461600a76b1c1
+#   text hash     83c49719cc56c152
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0625c54ee35ee578
-#   text hash     2f2b6cc5a86782c3
+#   content hash  8a024b1b0273b249
+#   text hash     582f9a6652b66bcc
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

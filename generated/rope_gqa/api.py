@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  947fa7c937333723
-#   text hash     21c29e214cf5ebcd
+#   content hash  3e8573c0456ded5c
+#   text hash     e70799575f524da4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

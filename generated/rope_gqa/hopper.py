@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  58e1dcb46a0bf1e3
-#   text hash     da3528a006132c36
+#   content hash  2a97f2ed707435c0
+#   text hash     ccf372720f659c79
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53d1503ed8327b95
-#   text hash     12546988352304bd
+#   content hash  d129e04a89fe561d
+#   text hash     df4e0ff7ce24f037
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  efde88a251dd8ae9
-#   text hash     871d74fbc1960019
+#   content hash  91e3851b7dbc426d
+#   text hash     c205438d76b17b92
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e67a03d341e1917
-#   text hash     3195432e3800af82
+#   content hash  28675566e81ff074
+#   text hash     e0221333bf7da677
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

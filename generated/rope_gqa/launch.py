@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  75d843143d1930d2
-#   text hash     1297791535ae1ade
+#   content hash  971ee5981af4eb8e
+#   text hash     178696e3f284ed3e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

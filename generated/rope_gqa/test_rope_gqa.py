@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0f9ea0c6d508f9a3
-#   text hash     3bddf97569b8a83d
+#   content hash  88a17551c17fdde7
+#   text hash     ad4ec05e69bd688c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

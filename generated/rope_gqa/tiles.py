@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  44b689e224ab7f53
-#   text hash     d6755f421e22ab5a
+#   content hash  60144f32970de19a
+#   text hash     d00bf6af799b7fbc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9977049e78d173ac
-#   text hash     009b7a15b757510e
+#   content hash  a7f5837f3014b2c9
+#   text hash     8f267cda385492d9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d4d59e4538b7b831
-#   text hash     e3aae1afa50605a2
+#   content hash  9cb298ab97399124
+#   text hash     bcd573e35e401e40
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

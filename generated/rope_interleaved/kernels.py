@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f14b36b342a1ffde
-#   text hash     21e4cf2a21a75abf
+#   content hash  c03ef33ffa34fbd0
+#   text hash     62e0095b825774f5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3e26fadef2060cc6
-#   text hash     b8011882e34fb630
+#   content hash  ef016e0f1fd2557c
+#   text hash     f6b98db41fb836c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

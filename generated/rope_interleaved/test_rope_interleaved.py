@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  56f2f61a8a06ca46
-#   text hash     a6812fe1d49210d2
+#   content hash  60ec5b635f23b50c
+#   text hash     a344924bba7b4874
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  398a28f755c62f7a
-#   text hash     3d4d333daae16239
+#   content hash  b5509bc6f0dc6919
+#   text hash     a9e3b9a3712bc95f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f0bd354d74a0e00b
-#   text hash     6cf446b1de7730f1
+#   content hash  e25c6dd10447d740
+#   text hash     cb4a1218c4e42b69
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57fa4458e503273a
-#   text hash     cb74b2f63bde4688
+#   content hash  b30c29aa54a8c07b
+#   text hash     634f498644847927
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f0a9832b6d19f548
-#   text hash     60e1c773c281a935
+#   content hash  529b00d6475c43ae
+#   text hash     042ada9b9e26ac31
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

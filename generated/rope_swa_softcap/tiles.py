@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  94e9da2834d858b8
-#   text hash     6b4fc2b9855649d3
+#   content hash  bfe0d63c9bead229
+#   text hash     d6d7a713c06b4bd3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f9a1594e88e5d211
-#   text hash     f6c6db60a5fd5bc1
+#   content hash  a1b504dcffc74a78
+#   text hash     162620d4a97395f8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

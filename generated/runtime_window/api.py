@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c70bde25b5df0a3c
-#   text hash     075dc6eeef9e5c39
+#   content hash  8c44eaac3cedbab2
+#   text hash     26495f73fcf91dd0
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

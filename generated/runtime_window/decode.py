@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8318d117c5f39325
-#   text hash     4d22076d72ca039c
+#   content hash  e6b4dc7c109b5435
+#   text hash     1cf3cced0cd72881
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

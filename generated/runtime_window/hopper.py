@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9741cced040f8aaf
-#   text hash     93589d033d4526dc
+#   content hash  ab0906cec4821b9f
+#   text hash     737429b77a58bc66
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eb969392326dbc0e
-#   text hash     26a3f68b1ff44430
+#   content hash  d41f29b051c1ad95
+#   text hash     86684e71a755ee08
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

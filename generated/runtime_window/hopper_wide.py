@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  520ef685debb85ec
-#   text hash     a9d7f48efb97a7d9
+#   content hash  6e5a77d092803931
+#   text hash     0e33fed6c4dbbed7
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7001d95ce90036c
-#   text hash     cab8b22047e51faf
+#   content hash  9f7d65577d1638c3
+#   text hash     4d2f053489759dbb
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

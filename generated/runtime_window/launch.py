@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9615ca37cd1e4a08
-#   text hash     fae367b15d4ab8fc
+#   content hash  c69d1d9ce61a6848
+#   text hash     1a669e9f441ad019
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93fff9fc99382dcd
-#   text hash     a8cd198b6a038d00
+#   content hash  1337214277815325
+#   text hash     eb15211129543c13
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d630277e297526ef
-#   text hash     c8951e2ba334c0ec
+#   content hash  d32bdd9aeb1ea9a3
+#   text hash     dc4dbd1c69e66c86
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

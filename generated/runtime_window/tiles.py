@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8493d339b15e0b0b
-#   text hash     d61937f0fe3bc1d2
+#   content hash  e771727fa33a0cc1
+#   text hash     66ad0aab4ec8fc15
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

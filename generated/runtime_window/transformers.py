@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2b3a7fed3f762ba5
-#   text hash     c35c589e0f410fd8
+#   content hash  78001a142f268891
+#   text hash     dd0a37e23b4aa21f
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9f79f757912b0a4
-#   text hash     2d4f5e01aac4d590
+#   content hash  fabac013b6410627
+#   text hash     967b90aecc0a8ec7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

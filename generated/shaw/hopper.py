@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ae77e53e4f36b03
-#   text hash     0f4987d5a0a985b6
+#   content hash  b4fba57496a77809
+#   text hash     bf60ec9220a74fbf
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

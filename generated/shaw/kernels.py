@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5838caec70d82d60
-#   text hash     4d5a310686b3bde1
+#   content hash  cb87b399f11f3e30
+#   text hash     b03b45fbe43fba2c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8f0a2d3b9cfc9e22
-#   text hash     b67e5b7ec5acd397
+#   content hash  9ec116440e32addd
+#   text hash     94e965ee3554aaa6
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

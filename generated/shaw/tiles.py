@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc40b8178cdc07b5
-#   text hash     b237171f010f55b6
+#   content hash  313de50b27599889
+#   text hash     5e8b9bcf3ed7995a
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f97124f62ce339d
-#   text hash     25eca4331b4775de
+#   content hash  e6beaf6f4477fd24
+#   text hash     9447f3150ad53b98
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  10a05426f916479e
-#   text hash     fde978ad234bc612
+#   content hash  c9f19659da166cc1
+#   text hash     29dd97ee525e0ab0
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

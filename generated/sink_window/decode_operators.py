@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  99ab9bb99906612d
-#   text hash     3892bd6e120b4c77
+#   content hash  9710b91340c16982
+#   text hash     8b2abb059b443e0b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cb401403e81dd7cd
-#   text hash     75af61810d5d79b7
+#   content hash  ed9f166d3a62d777
+#   text hash     4bdc9256ac5f6e3d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

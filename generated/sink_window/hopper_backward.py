@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  78b05b7d91cce3d3
-#   text hash     fca895902910b0a0
+#   content hash  4133a9446dde5d68
+#   text hash     34907cdeaa637481
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f054ffa7899f74e
-#   text hash     8c740bc76e0400e6
+#   content hash  369bd618627ca388
+#   text hash     e28d2ad176f26d10
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

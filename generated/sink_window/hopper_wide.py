@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3c54c667d76c9461
-#   text hash     f09ea66b9abc8360
+#   content hash  8f8f0af20b44f9eb
+#   text hash     6baa460407935c19
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8aa978edcc9b5fb6
-#   text hash     c932f4a0854a677c
+#   content hash  5e0f4bdad0901bb8
+#   text hash     a9a85e2117cf458b
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  97ee7ba8b3045f30
-#   text hash     0e6c2dbf102a462f
+#   content hash  3fc5669ac19e58a0
+#   text hash     eb206e4830da1c0f
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e88c19b2b4985161
-#   text hash     a7eab71ab75550fb
+#   content hash  fd8b1e1420d9cee7
+#   text hash     ffec7b8c03d0ab11
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

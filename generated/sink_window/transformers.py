@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c0d43f2a096fb51a
-#   text hash     16b70931beee255d
+#   content hash  e30c41478a89c777
+#   text hash     2e8cb20967066664
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  854608f4a5eadc54
-#   text hash     f7be98e21bbd8cb3
+#   content hash  47a6bd8d49d6a832
+#   text hash     094d23a4e74bedb7
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  192e1fdcefc3e2ee
-#   text hash     35f2fd2ebe587f67
+#   content hash  5e0b17a01fef639b
+#   text hash     840142d659a6113e
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

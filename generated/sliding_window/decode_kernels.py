@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1d202153d1d5313f
-#   text hash     db1234f7c53418eb
+#   content hash  ac9bed8bfb2f0c53
+#   text hash     9764cdc0cab62abe
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

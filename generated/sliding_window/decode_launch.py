@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9691388437327e81
-#   text hash     d2c7c241150cf6c2
+#   content hash  c1451513ce24f983
+#   text hash     f67ccc272dfd9154
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

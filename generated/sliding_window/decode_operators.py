@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bde2cd7d4c3a81b8
-#   text hash     d146260b96729f6f
+#   content hash  99eaffa2fb1e6b5d
+#   text hash     776baef577983458
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

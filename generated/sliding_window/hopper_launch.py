@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d3fdf8a4bd27a797
-#   text hash     6f35d3aa3891d748
+#   content hash  8c98830dffb28975
+#   text hash     8bce9d883d06ad3e
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

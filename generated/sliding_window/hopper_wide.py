@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  896ed41665cda1b9
-#   text hash     e9c649a3e07577f5
+#   content hash  6401d316c604d1c4
+#   text hash     ae2b07cf4fa148a0
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

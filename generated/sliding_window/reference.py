@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd32996f8bb07080
-#   text hash     9415f9cda0b62c07
+#   content hash  c02490f1367c71b4
+#   text hash     691178d463894d1e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

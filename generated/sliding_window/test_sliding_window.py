@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  060697265ee236fb
-#   text hash     7b9d66847fcec48f
+#   content hash  07304833d62b4e7a
+#   text hash     58598e4e5c6df875
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ff8ea265e3742e69
-#   text hash     db86a7eadd8a2ce5
+#   content hash  5782fa2b282d4ead
+#   text hash     3a1ac7fb79bc26b6
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  015e92d45d6f6f52
-#   text hash     94e346c41b35fdae
+#   content hash  a1a74d67c37907db
+#   text hash     e0b946f8e94edb29
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

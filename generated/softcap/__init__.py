@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  88821a75aae08914
-#   text hash     7c0616049d118bc5
+#   content hash  97562c45e2b27fc1
+#   text hash     681f357c9c671455
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  723fec4394a65772
-#   text hash     b497ef2c0cda693d
+#   content hash  e31551f164b1e166
+#   text hash     c2469803d9015af6
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  93a19d44cc8164c6
-#   text hash     9178536d12954154
+#   content hash  469e2068248d54f9
+#   text hash     55473762b8553833
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

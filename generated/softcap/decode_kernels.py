@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8bace728b04192cb
-#   text hash     2ab9cae6d3f8fcb5
+#   content hash  972fbb1f3379b55d
+#   text hash     af1d68fd884729a0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

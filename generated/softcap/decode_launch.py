@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  49b997d09b9feb46
-#   text hash     293ac724f60dcf11
+#   content hash  2f2e28db28c4e878
+#   text hash     1f95dc2c9638e409
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  46a04261cb1c790e
-#   text hash     cd36a442a93b3a45
+#   content hash  1f0f38e4431a8d6a
+#   text hash     894507ba077544c0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

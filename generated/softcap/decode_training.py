@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b1831ca85611c351
-#   text hash     f7ae7adfd74979a3
+#   content hash  a225ab9851d0b38c
+#   text hash     17e4e591cad47d42
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

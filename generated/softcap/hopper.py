@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2b48817e3010a551
-#   text hash     e6f9c3ae8dcf5779
+#   content hash  051e24d1da988506
+#   text hash     8b705c376455a0ba
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  291c36d5f9799796
-#   text hash     967e898840d9c00c
+#   content hash  c31dd1722816e009
+#   text hash     7c895d1a0f40f820
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5a9c4d92b1d64c19
-#   text hash     3122a2ad79d6003a
+#   content hash  486a0cf973535981
+#   text hash     2b172dcc3b257469
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

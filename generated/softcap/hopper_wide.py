@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ccd7d5d80bd944c
-#   text hash     2e37b0cf63405ab1
+#   content hash  1f13f2146dad77e3
+#   text hash     c3838a3e56fa425b
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

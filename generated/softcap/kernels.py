@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  615e6bb766dcac1b
-#   text hash     16b5a07bd2a475a6
+#   content hash  e9a75211dd61348d
+#   text hash     46bf7933db690852
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

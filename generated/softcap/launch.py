@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4377b3ecfd5c3c9c
-#   text hash     489660e775e07494
+#   content hash  8951079f7eeb408c
+#   text hash     a94ea1689dbe5803
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

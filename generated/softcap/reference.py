@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  13334f5fcf0ffaae
-#   text hash     253344a1796f10ec
+#   content hash  133f77b025c210e6
+#   text hash     c6233eb2b07e9e51
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

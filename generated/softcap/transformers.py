@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  74403141fedb527e
-#   text hash     370cdee94a7e4aee
+#   content hash  c7d1f637bfadcdcb
+#   text hash     3b3d6a0d12b3e6c5
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

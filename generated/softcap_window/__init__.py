@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  708698ab8ec6838d
-#   text hash     b95b991c7a5eb9db
+#   content hash  4e44b9f9a949724e
+#   text hash     90ea899d3622d868
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  16d7228de9c98c25
-#   text hash     5f28ecdfdc83f719
+#   content hash  14dcfeecda7afd1f
+#   text hash     00db16c84101ffb5
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

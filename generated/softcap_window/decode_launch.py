@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  42c886909636ec20
-#   text hash     b037db87a92ea4a9
+#   content hash  bd92119e87461318
+#   text hash     0776dddcf07bd3ea
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8292c75641c69cc
-#   text hash     224cb35138b5a922
+#   content hash  363f7ef1545fc9e2
+#   text hash     3471333d4ab84a13
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

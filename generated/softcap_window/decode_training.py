@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  09b85d913fd06ded
-#   text hash     21bd7f65eb4ab38e
+#   content hash  8cd2fc0df6c74a35
+#   text hash     8dc2bd2d27b40eaa
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

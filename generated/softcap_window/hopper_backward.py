@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2e3fa7ef28eab545
-#   text hash     07a06b62207650a9
+#   content hash  eadab6fc1f452662
+#   text hash     90162a0293f450ec
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  123b12fbe530b961
-#   text hash     6d8d89a56b3225e7
+#   content hash  001f6a7435a7883d
+#   text hash     0962b18ef38edd97
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

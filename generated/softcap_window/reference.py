@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e5bd76d16903752d
-#   text hash     571eef64f4ef8e0b
+#   content hash  8a44bf7a00323868
+#   text hash     436a03e9cc415506
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

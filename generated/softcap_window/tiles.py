@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1ee1badf1c9aad4b
-#   text hash     d735f6cd228ab75b
+#   content hash  43470d54656d0927
+#   text hash     1fcfbd67708b1477
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

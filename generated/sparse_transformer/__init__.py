@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5fb0639e8003f71e
-#   text hash     c24e4cc59b4e142b
+#   content hash  832199025ef3f70a
+#   text hash     51916d2ec01c7949
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

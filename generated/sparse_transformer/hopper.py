@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  db07f8a67c20a9ef
-#   text hash     e8ab843cdd48e484
+#   content hash  08a33b88f79a7dfd
+#   text hash     fb45962a77ac97fb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

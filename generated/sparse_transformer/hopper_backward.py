@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  54b190e25e0fa5eb
-#   text hash     0dcb572df0c782a9
+#   content hash  244ae9efeb83cffb
+#   text hash     2070f74ea7e72b44
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

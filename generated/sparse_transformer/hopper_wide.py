@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9aebdc758b6901b1
-#   text hash     b64f7f64bbdea0eb
+#   content hash  a867ebb541800785
+#   text hash     cc5d7089a303b478
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  728a8a8248baad08
-#   text hash     975aa8632fa13e45
+#   content hash  16f45407e4f28409
+#   text hash     3840165dbd554eb9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

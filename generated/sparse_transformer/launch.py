@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4af2af5ea82a8180
-#   text hash     0474cc22ab83ba9b
+#   content hash  264b67da0df4bc94
+#   text hash     74cb7d772a27a046
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

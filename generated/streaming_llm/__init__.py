@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c5caa2239738a87
-#   text hash     82e623d8b33ea2a5
+#   content hash  c3d29c93560b9400
+#   text hash     a095e1f9477821a1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  615b2d0feada74ff
-#   text hash     97dba7a42b6ea69d
+#   content hash  9468b7b99908aad0
+#   text hash     bace8cdb5f77fdf4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

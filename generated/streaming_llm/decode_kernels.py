@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2e9d035b81ff19e5
-#   text hash     09ce0478c1b3a8ea
+#   content hash  81528cfb0d268ebf
+#   text hash     e2a5571b0e75091a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

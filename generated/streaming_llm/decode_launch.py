@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d9e85390ea0c9f08
-#   text hash     86f5396704f9a35a
+#   content hash  5dc4164769debdc5
+#   text hash     24ec005f70737f44
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a8407aa7fc330e21
-#   text hash     f1719e1e2b5a842c
+#   content hash  e693b36aaa81aa68
+#   text hash     d34bf55b3ad71b55
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dfc7680e8220957d
-#   text hash     b5c4c8f45a2b7057
+#   content hash  80cf0664aebe7951
+#   text hash     e094a63bce99ffb5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fd516ced1003706f
-#   text hash     eda769803a5bf3b0
+#   content hash  31ac92011243ee43
+#   text hash     fe3551dd4692cc13
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

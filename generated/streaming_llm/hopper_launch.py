@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bce2ab90e2a809f3
-#   text hash     4d737604f7e59e42
+#   content hash  5ba8e8dc41628457
+#   text hash     75eed2200da09668
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

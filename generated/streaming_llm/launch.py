@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  15945688a05ecc2e
-#   text hash     687fe448346f10fd
+#   content hash  7fda2bd7f99ef1b6
+#   text hash     b12e78238cd8289b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

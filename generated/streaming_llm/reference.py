@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b3e3a4147ba98ed6
-#   text hash     1db51778e0f2307a
+#   content hash  ed7e743cf53f9c13
+#   text hash     3f5d149b48d1cd9d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4234125b0675d62d
-#   text hash     8bce2df1587852a4
+#   content hash  4b65989df13a6219
+#   text hash     bd52d5cb4702c9d0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  98992c3c6c5d3b97
-#   text hash     c11b1e025dab8361
+#   content hash  edb34dffc4923f06
+#   text hash     ea39ae65420b88ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d16c8589a0af986e
-#   text hash     c1f5511fa2c217b1
+#   content hash  7afac44853f87dee
+#   text hash     a48255139986bbff
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

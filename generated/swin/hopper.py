@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  aca7a7b5750e6a18
-#   text hash     bd67c817a18d9a30
+#   content hash  43e900403c0f5784
+#   text hash     f79d44b7fd8fc6ea
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b15220fbd711087b
-#   text hash     61bad52c348b2ac1
+#   content hash  eeed43da3933072b
+#   text hash     dfd7ac19b4014c86
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

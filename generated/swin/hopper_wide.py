@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38e57185c4002dcb
-#   text hash     ede8753dd805989e
+#   content hash  c64f7542fd8ea3ac
+#   text hash     3b0179782a2faa31
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  39696672fe33c721
-#   text hash     66d5325c6a47067f
+#   content hash  c40d1b62301ce446
+#   text hash     3e445fa57c49ef9a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

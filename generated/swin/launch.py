@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d050ee26ab645ed3
-#   text hash     8c7386e84436361a
+#   content hash  014ad59ef432e67c
+#   text hash     d68e9b6e24d3b0da
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e806dae88d448dec
-#   text hash     1a8b10444dbafacb
+#   content hash  94533b4e2c31b0b6
+#   text hash     82895f16807b145e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

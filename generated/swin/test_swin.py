@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2c7b6cf773e5d8a
-#   text hash     47e14337d96296c4
+#   content hash  39670362112b26c1
+#   text hash     48d2e5eb1ff34c25
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  95b6dbdc69591ea9
-#   text hash     39693c9277719373
+#   content hash  27ee3c61bef921b1
+#   text hash     815277f55a508e94
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

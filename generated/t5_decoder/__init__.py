@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4431db494383a859
-#   text hash     3eecea201296dc0a
+#   content hash  7314f8291098cbfc
+#   text hash     dc83441931edaaee
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

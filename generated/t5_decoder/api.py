@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  25cfd48f72e285f5
-#   text hash     8fcdb7d1b47faecf
+#   content hash  95f8444a812be0bd
+#   text hash     479dc2e9bd6510cd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5bb2d4f6adfc8297
-#   text hash     1181fffc96628627
+#   content hash  5130f1fbded7798f
+#   text hash     05631a89d6e96006
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

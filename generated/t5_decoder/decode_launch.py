@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fb6187704c1f602c
-#   text hash     fff18b4cb2e91c27
+#   content hash  d0c0b282a68ea947
+#   text hash     51ecd72491c768cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

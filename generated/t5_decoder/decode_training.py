@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b749863f85e5b347
-#   text hash     bdd8640f0e0b0217
+#   content hash  aa598b8754a473fb
+#   text hash     144d3d968cf0ef40
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

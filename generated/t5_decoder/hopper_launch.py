@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  356280aa1201d758
-#   text hash     882f8748a3e7e80e
+#   content hash  625b2a0d1324bdda
+#   text hash     ac7c9882e064b834
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bfba9f64578f9db9
-#   text hash     d64faea73e74b9a5
+#   content hash  143e8b1af3201927
+#   text hash     68a1b26c0628326d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

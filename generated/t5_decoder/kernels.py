@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  06e76f9f45938088
-#   text hash     1ba4bc635fcfd786
+#   content hash  d7e440c181247ede
+#   text hash     485ad3e326050f0c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

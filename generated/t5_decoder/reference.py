@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a3314d39a7d0131
-#   text hash     b50f9e259ca98da9
+#   content hash  7b0a0d84589d8969
+#   text hash     2b2e7c057b115553
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  729cf1280e381f72
-#   text hash     1c53be223859fa2e
+#   content hash  7fefcaa3e1d2d004
+#   text hash     b3a4b5d4d66bddd9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  213e0a4c267586fe
-#   text hash     cf2b3a5685119de7
+#   content hash  300c22590e7006aa
+#   text hash     76a119d29cc48bd0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  38c953841aa084de
-#   text hash     42098fe857e1c15a
+#   content hash  df86d5bd96c3f053
+#   text hash     b0347daa77758521
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

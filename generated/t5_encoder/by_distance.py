@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2ed28f63d174b746
-#   text hash     5f4c11a1498b6b94
+#   content hash  7c276838815951b6
+#   text hash     ee084603e18bdf5f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

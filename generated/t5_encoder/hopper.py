@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  909bd92fe72a9e4a
-#   text hash     74c8b3cdd8c84308
+#   content hash  4751340c80fd4c7f
+#   text hash     da003bcbfd829e70
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

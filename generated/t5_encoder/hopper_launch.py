@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c785442afa2b1c93
-#   text hash     0a681a6d66a99186
+#   content hash  111f2039a6d04062
+#   text hash     1497a3f5ad912748
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d6eb4558005c5ad5
-#   text hash     b3d08cde260c11c6
+#   content hash  68966d5fa1266f9f
+#   text hash     09a635061ac5bbff
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f52f5872e8f9bb43
-#   text hash     822ac2611ff220d4
+#   content hash  603cbcba8d8709a5
+#   text hash     bb889f2df8319250
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d199f366d91f9f04
-#   text hash     63c393ee861257c2
+#   content hash  c691ce9194864070
+#   text hash     812318317c6bfb8d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5a19c6b80865189c
-#   text hash     d3b6461010f8170c
+#   content hash  cb84cd7cdaddfeb0
+#   text hash     ef24c3675d764b05
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ddf29e1cde67e20e
-#   text hash     44c7e48ea5545b0e
+#   content hash  d3ca6bfb937da3d3
+#   text hash     b1bed948a1ae5857
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b55531e88bfc465b
-#   text hash     de8120cee065e881
+#   content hash  39d68eeafa291031
+#   text hash     8ffc821100b0a3c6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b3e12653d8ccf4c1
-#   text hash     3131a833c3418964
+#   content hash  fd96e50816938911
+#   text hash     7aa2d5858da0aba5
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0880663dad1747cc
-#   text hash     1294e9a2741fe0c6
+#   content hash  78c9a88f18849236
+#   text hash     5cfdb80136dad3bb
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d6c3b5dd37f6d954
-#   text hash     bd18fd489552f465
+#   content hash  e75ebdc5c7fd9f71
+#   text hash     bd7092d12dc4162f
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0d99ca6a7a26447b
-#   text hash     881ec470ccc3fe4e
+#   content hash  7ed57a9f1ab54b02
+#   text hash     14390ed709f955ae
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

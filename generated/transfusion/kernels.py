@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  859f23d6f3017295
-#   text hash     11ecbad7c2575f51
+#   content hash  8b08a3a98051892b
+#   text hash     adcf837cbf534ef3
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3087de101bcac361
-#   text hash     3f87cd4dbdcaefe2
+#   content hash  e850463cc284304c
+#   text hash     fa4742b087b7c856
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0bac1394a2904206
-#   text hash     88c9b0b75512921f
+#   content hash  fef75e12e256e8c3
+#   text hash     b5c2855612f36ebc
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  60f4c2cc1e8a314e
-#   text hash     de6d37393169e81e
+#   content hash  0485d696d66586a3
+#   text hash     db00fc4446d69b10
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7bc7b7a67aeab126
-#   text hash     d5543f892715f373
+#   content hash  786fb239ba85899c
+#   text hash     359e26135b0bbcca
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

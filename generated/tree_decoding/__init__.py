@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0522946f00caa780
-#   text hash     ffd1061048bdc21f
+#   content hash  e26b4e222d57ad2d
+#   text hash     2056a0f71b2fbb5f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

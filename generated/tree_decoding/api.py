@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9e4a1ea565f675fe
-#   text hash     6dc3a6e3ac5f8a3e
+#   content hash  8304eae00cee4f66
+#   text hash     0e4d18e6c75372d1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a32e8a41397a506f
-#   text hash     af2fb290f92abc4b
+#   content hash  cca8bad1bd7b5a44
+#   text hash     f0f6bdb38ecb0efe
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  89b64bdb2035fe8f
-#   text hash     54f14176f91343e5
+#   content hash  97e6f54bfb98fcd6
+#   text hash     6ca9054227e9a67f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

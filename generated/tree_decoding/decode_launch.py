@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42d9377225b39bee
-#   text hash     10231a34084cf0be
+#   content hash  8107d5c24f3a702a
+#   text hash     4eeb83e074623ada
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

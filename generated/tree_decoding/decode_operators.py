@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1d7ca3d15c3ab13
-#   text hash     ba50b755a32f651f
+#   content hash  9af2b7b3c0374571
+#   text hash     4e9d54120262d3bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0a650507dcabdf2e
-#   text hash     ea7932a171684297
+#   content hash  3335089042e5146d
+#   text hash     74bf92eeb9471b09
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  071e411b3dc8b4de
-#   text hash     39979aba3f0f7c3f
+#   content hash  b4b5a44b7209db7c
+#   text hash     c8c78202644dae30
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

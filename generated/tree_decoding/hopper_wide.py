@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  beea58583149dd2d
-#   text hash     188d7aa49b4de4fa
+#   content hash  ab34554c88dc6b3a
+#   text hash     f51ada3cd40fd216
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

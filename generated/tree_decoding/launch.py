@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d4331fcaf8959ff7
-#   text hash     3e22a6f893f50101
+#   content hash  d88da5b56367aff1
+#   text hash     660676a2ec5620d1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ea10762931b26dfa
-#   text hash     0facf0951bfd1fba
+#   content hash  8f54e2c2722ddb74
+#   text hash     53f9bca686dbb4a8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7dc895c05a9a0cce
-#   text hash     cc5da8156aa29b21
+#   content hash  4c438fea149d1e7b
+#   text hash     b44b9562aa8a970f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

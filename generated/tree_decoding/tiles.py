@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fa16e2905034bef1
-#   text hash     3741688e45abf454
+#   content hash  b7fc923fdf7cf9bf
+#   text hash     1cd13fe96a942ab2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -127,8 +127,8 @@ def test_documents_leave_out_what_has_no_weight(name: str, tmp_path: Path, monke
     call = call_of(of)
     shorten, seen = package.launch.shorten, list[torch.Tensor]()
 
-    def spied(sums: torch.Tensor, *given: Any) -> None:
-        shorten(sums, *given)
+    def spied(cache: Any, sums: torch.Tensor, *given: Any) -> None:
+        shorten(cache, sums, *given)
         seen.append(sums.clone())
 
     monkeypatch.setattr(package.launch, "shorten", spied)

@@ -15,7 +15,16 @@ from .reduction import Reduction
 
 # kernels whose grid has one axis
 _ONE_AXIS = (
-    *("scan", "scan_back", "norms", "shorten", "horizons", "rotate", "bounds", "ranges", "list_keys", "list_queries"),
+    "scan",
+    "scan_back",
+    "norms",
+    "shorten",
+    "horizons",
+    "rotate",
+    "bounds",
+    "ranges",
+    "list_keys",
+    "list_queries",
     "backward_tables",
 )
 

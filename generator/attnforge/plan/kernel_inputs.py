@@ -241,18 +241,13 @@ class KernelInputs(KernelAccesses):
     def narrowed(self) -> tuple[Block, ...]:
         """The statements that restrict a range of tiles: to documents, and to where weights differ from 0."""
         other, found = OTHER[self.own], list[Block]()
+        own = (f"{self.own}_first", f"{self.own}_last", positions.of_first(other))
         for given in (one for one in self.spec.inputs if one.scan):
             place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
-            own = (f"{self.own}_first", f"{self.own}_last", positions.of_first(other))
             found.append(Call(", ".join(RANGE), "keep_documents", (*place, *own, *RANGE, BLOCKS[other])))
         if slopes.falling(self.spec):
-            near = (
-                "tl.load(horizons_ptr + b * Hq + h)",
-                f"{self.own}_first",
-                f"{self.own}_last",
-                positions.of_first(other),
-            )
-            call = Call(", ".join(RANGE), "keep_near", (*near, *RANGE, BLOCKS[other]))
+            horizon = "tl.load(horizons_ptr + b * Hq + h)"
+            call = Call(", ".join(RANGE), "keep_near", (horizon, *own, *RANGE, BLOCKS[other]))
             found.append(Branch("horizons_ptr is not None", (call,)))
         return tuple(found)
 

@@ -203,13 +203,13 @@ class Plan:
     def shortened(self) -> tuple[str, ...]:
         """The host's statement that lets documents end where weights vanish, if running sums tell that."""
         kernels, passed = self.kernels, (*self.storage.cuts, *self.storage.entries, *self.storage.limits, "scale")
-        found = any(kernel.name == "shorten" for kernel in kernels.vanishing)
-        return (f"shorten({kernels.sums[0]}, q, k, {', '.join(passed)})",) if found else ()
+        found = vanishing.by_sums(self.spec)
+        return (f"shorten(cache, {kernels.sums[0]}, q, k, {', '.join(passed)})",) if found else ()
 
     @property
     def seen_far(self) -> tuple[str, ...]:
         """The host's statement that finds how far heads reach, if scores fall by a slope."""
-        passed = ("q", "k", *self.falling, "scale")
+        passed = ("cache", "q", "k", *self.falling, "scale")
         return (f"horizons = find_horizons({', '.join(passed)})",) if self.falling else ()
 
     @property

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 B, T, HEADS, KV_HEADS, D = 1, 24, 2, 1, 8
-LONG = 384
-ALIGNED = 32  # keys that neighbours send start at a multiple of this: of the one in use, it would take 1,344 tokens
+LONG = 192
+ALIGNED = 16  # keys that neighbours send start at a multiple of this: of the one in use, it would take 1,344 tokens
 Values = dict[str, Any]
 
 
@@ -138,24 +138,24 @@ CALLS = {
         "inputs:\n  page: {axes: [kv_head, key // 2], dtype: bool}\n  lift: {axes: [query, key // 4]}\n"
         "  tint: {axes: [batch, key, head], grad: true}",
         lambda: angles(LONG)
-        | {name: (torch.arange(LONG) // 85).int().expand(B, LONG) for name in ("q_segments", "k_segments")}
+        | {name: (torch.arange(LONG) // 42).int().expand(B, LONG) for name in ("q_segments", "k_segments")}
         | {"page": seeded(KV_HEADS, LONG // 2) > -1, "lift": seeded(LONG, LONG // 4) + 3}
-        | {"window": 70, "rel_bias": seeded(HEADS, 8), "tint": seeded(B, LONG, HEADS)},
+        | {"window": 35, "rel_bias": seeded(HEADS, 8), "tint": seeded(B, LONG, HEADS)},
         (("q_segments", 1), ("k_segments", 1), ("page", 1), ("lift", 0), ("tint", 1)),
         ("rel_bias", "tint"),
         tokens=LONG,
     ),
     "rows of angles of neighbours": Call(
-        "mask: [causal, sliding_window: {size: 95}]\nrope: {layout: half}\nscore: [log_decay]",
+        "mask: [causal, sliding_window: {size: 47}]\nrope: {layout: half}\nscore: [log_decay]",
         lambda: angles(LONG)
         | {"positions": torch.arange(LONG).flip(0).expand(B, LONG).contiguous()}
-        | {"log_decay": decays(B, LONG, HEADS).index_fill(1, torch.tensor([150, 285]), -torch.inf)},  # documents
+        | {"log_decay": decays(B, LONG, HEADS).index_fill(1, torch.tensor([75, 142]), -torch.inf)},  # documents
         (("positions", 1), ("log_decay", 1)),
         ("log_decay",),
         tokens=LONG,
     ),
     "a chunk, whose keys are of neighbours": Call(
-        "mask: [chunked: {size: 64}]\nscore: [expr: 'score + near[k // 64 - q // 64 + 1, k % 32]']\n"
+        "mask: [chunked: {size: 32}]\nscore: [expr: 'score + near[k // 32 - q // 32 + 1, k % 32]']\n"
         "inputs: {near: {axes: [3, 32]}}\nrope: {layout: half}",
         lambda: angles(LONG) | {"near": seeded(3, 32)},
         tokens=LONG,
@@ -163,8 +163,8 @@ CALLS = {
     "packed, keys of neighbours": Call(
         "layout: packed\nmask: [causal, sliding_window: {size: 9}]\nscore: [alibi, log_decay]",
         lambda: {
-            "slopes": seeded(HEADS).abs(), "log_decay": decays(LONG, HEADS), "max_seqlen": 285,
-            "cu_seqlens": torch.tensor([0, 4, 4, 285, 315, LONG]).int(),
+            "slopes": seeded(HEADS).abs(), "log_decay": decays(LONG, HEADS), "max_seqlen": 142,
+            "cu_seqlens": torch.tensor([0, 4, 4, 142, 157, LONG]).int(),
         },
         (("log_decay", 0),),
         ("slopes", "log_decay"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1e85b22f4302e916
-#   text hash     3ddc015cbdc85d1e
+#   content hash  5dc1c70f85f3a262
+#   text hash     745e6f0aeea17291
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6cc85a4249efdc29
-#   text hash     dd3487ff3de5ca60
+#   content hash  ddb7e6bd6628888f
+#   text hash     f62bb9021aaa1d8a
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3491bc16ebf4500a
-#   text hash     78946eb37ac16252
+#   content hash  b9270460940a4bfc
+#   text hash     eaaac1cb4ab1d3b6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f5db8ec7826bee5f
-#   text hash     acec061f6158bd23
+#   content hash  724a1968932105a2
+#   text hash     d1470d6048b9dd2f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5a9bb1082288dcd
-#   text hash     20e040db1bac23b4
+#   content hash  b9c2ab12ac4bb635
+#   text hash     0559c0c4ebde6221
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

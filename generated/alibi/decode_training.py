@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f47640504ad56a50
-#   text hash     80b394a8a246a420
+#   content hash  a7a3dc0f0e25b6d4
+#   text hash     79d4f7325794ded0
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8bb64b8223e966ff
-#   text hash     9b0ef0944a7d6570
+#   content hash  dcc0506da8365fc4
+#   text hash     ad696bb76ccd9e41
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -808,6 +808,6 @@ def launch_forward(
             in_slopes_stride_head=runtime.stride(in_slopes, 0), D=q.shape[-1], GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages, balance="pairs", ranked=ranked is not None,
+            num_stages=stages, balance="pairs", uneven=horizons is not None, ranked=ranked is not None,
         ),
     )  # fmt: skip

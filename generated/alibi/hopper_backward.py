@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f70241cefacfc15e
-#   text hash     fd37520db4db9724
+#   content hash  08fd574720ac8f72
+#   text hash     fd45a1cd95c7df0d
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fcae025069a099ef
-#   text hash     bef6f1576f45e167
+#   content hash  25fce12f2a99e1dd
+#   text hash     ee3636ecbb92db5b
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b08ca62dbed7753b
-#   text hash     65231ba00dbcf747
+#   content hash  a538d28a41291b23
+#   text hash     d50f26e04a84d4df
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  670e8a3aa0efcbed
-#   text hash     aba7a29b986dfae2
+#   content hash  33e694727bdfbe88
+#   text hash     367487ea1b43f2ac
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -616,19 +616,34 @@ def backward_dq(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])
 def norms(
-    q_ptr, k_ptr, norms_ptr, q_stride_batch, q_stride_token, q_stride_head, k_stride_batch, k_stride_token,
-    k_stride_head, q_total, k_total, Hq, Hkv, parts, D: tl.constexpr, BLOCK_D: tl.constexpr, PART: tl.constexpr,
-    ROWS: tl.constexpr
+    q_ptr, k_ptr, norms_ptr, in_slopes_ptr, q_stride_batch, q_stride_token, q_stride_head, k_stride_batch,
+    k_stride_token, k_stride_head, q_total, k_total, Hq, Hkv, parts, in_slopes_stride_head, D: tl.constexpr,
+    BLOCK_D: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Store the largest squared norm of PART rows of one head of q or k: those of q first."""
+    """Store the largest squared norm of PART rows of one head, of q first; 0 if all keys have weights anyway."""
     part, place = tl.program_id(0) % parts, tl.program_id(0) // parts
-    b, h = place // (Hq + Hkv), place % (Hq + Hkv)
-    if h < Hq:
-        ptr = q_ptr + b.to(tl.int64) * q_stride_batch + h.to(tl.int64) * q_stride_head
+    b, own = place // (Hq + Hkv), place % (Hq + Hkv)
+    if own < Hq:
+        ptr = q_ptr + b.to(tl.int64) * q_stride_batch + own.to(tl.int64) * q_stride_head
         stride, rows = q_stride_token, q_total
+        first, past = own, own + 1
     else:
-        ptr = k_ptr + b.to(tl.int64) * k_stride_batch + (h - Hq).to(tl.int64) * k_stride_head
+        ptr = k_ptr + b.to(tl.int64) * k_stride_batch + (own - Hq).to(tl.int64) * k_stride_head
         stride, rows = k_stride_token, k_total
+        first, past = (own - Hq) * (Hq // Hkv), (own - Hq + 1) * (Hq // Hkv)
+    # by how much scores fall in all: see least_fall
+    fall = 0.0
+    for h in tl.range(first, past):
+        in_slopes = (
+            in_slopes_default(h, Hq)
+            if in_slopes_ptr is None
+            else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
+        )
+        slope = in_slopes
+        fall = tl.maximum(fall, slope * k_total)
+    if fall < 105.0:
+        tl.store(norms_ptr + tl.program_id(0), 0.0)
+        return
     column = tl.arange(0, BLOCK_D)
     largest = tl.zeros([ROWS], tl.float32)
     for start in tl.range(part * PART, tl.minimum((part + 1) * PART, rows), ROWS):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  631499e72d5f00f8
-#   text hash     df8ad20627b8e92d
+#   content hash  984e2357c2d40a7f
+#   text hash     982912a5bd552292
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  78ade5f38b3c5713
-#   text hash     7dc9428ea32e4545
+#   content hash  e70e088400e55470
+#   text hash     6aadcd35b8be7e13
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

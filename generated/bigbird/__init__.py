@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5f193a144326b7b4
-#   text hash     de9d4a0561f51250
+#   content hash  bc1fdef23b9b2fc6
+#   text hash     c417482383e8e619
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4f1a8afb09117c3a
-#   text hash     1197c268bc97ec98
+#   content hash  f5effe5467d39ab8
+#   text hash     8fe4fe7fee021a5e
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  845a82459db0d771
-#   text hash     6e902ccb23258e21
+#   content hash  e1646bc7d95f86c8
+#   text hash     f5239242d74a2f0c
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2bb73b6bfcb997cf
-#   text hash     995c9f8481307e39
+#   content hash  b2e22c71bfa2d371
+#   text hash     745e842a4343d527
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

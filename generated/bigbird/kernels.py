@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a6b1d51747b3679
-#   text hash     0089d26df7d2c2dd
+#   content hash  91e69b196b24b6d8
+#   text hash     484674c8a3256d50
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6280511ab6713816
-#   text hash     74d9cc24b043e54f
+#   content hash  9d11fbe55bb77da6
+#   text hash     0378eefef3e78994
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5ab2dcda1ff39ac0
-#   text hash     ea23943492665c31
+#   content hash  58bee06118154229
+#   text hash     fde08ff1fad346ca
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  baae1097df8738f5
-#   text hash     74bc9556eaf3ff15
+#   content hash  d2081bc5223d0ffd
+#   text hash     f5a5e06a9b22ba75
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  04610f92c8cd5895
-#   text hash     1eca3bc88f82234a
+#   content hash  56bf1789b50248ce
+#   text hash     5b949334f67bdc06
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

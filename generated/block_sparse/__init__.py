@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae5469da9bd7fe5a
-#   text hash     769a372e39579e51
+#   content hash  373c23e3214e3e2e
+#   text hash     01f12aacca18b385
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  594d54900f348454
-#   text hash     2ee36dcf528a2bed
+#   content hash  d96c562b7f350773
+#   text hash     877e9255e5f7d05e
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

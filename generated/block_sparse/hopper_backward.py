@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e6dfcb3372a3ff14
-#   text hash     02cb1a27865b4b96
+#   content hash  6f0d62f963ad417c
+#   text hash     4abfaa1ca76449d4
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

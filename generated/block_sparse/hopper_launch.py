@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d2dbfcdbd34b7289
-#   text hash     9e4ec86ae4c8090d
+#   content hash  ae01198f4258a261
+#   text hash     c60427bade671cae
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  32689c778c4eec5d
-#   text hash     fa36624557ce5ade
+#   content hash  2c79965cbb6ddba8
+#   text hash     21ec7ca9cbba3baf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ce3255d22c8793b7
-#   text hash     5fb60a5d595eb03a
+#   content hash  daf96be433e38813
+#   text hash     753645f2ecabfdaf
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

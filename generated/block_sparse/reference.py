@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  91df596a79c3429e
-#   text hash     21d5e08f7dfa36f4
+#   content hash  8dbcacada60204d0
+#   text hash     c05e3028cffebc04
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

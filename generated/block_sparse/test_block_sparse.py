@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa65ee84ad786f68
-#   text hash     31c1986275a3a7af
+#   content hash  b7603d8b16b3bc29
+#   text hash     8f321d12394f0923
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

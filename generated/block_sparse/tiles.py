@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d0fae3e58f2bcf44
-#   text hash     5eb26dde3ee27788
+#   content hash  d4a0dbad144b3d53
+#   text hash     e1b64b22e21acb25
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

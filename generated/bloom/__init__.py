@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a527f9cc0be478c6
-#   text hash     26a7787946d17da7
+#   content hash  698b56783c2c0586
+#   text hash     9f1f05c552de8090
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

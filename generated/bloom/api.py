@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c182ef730055e90b
-#   text hash     80e5f8534469ada9
+#   content hash  bb5c932dd8e71ae7
+#   text hash     5ad60a76fc1e2c04
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

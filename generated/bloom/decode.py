@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0850d067a3773965
-#   text hash     c47728781637eb5c
+#   content hash  6c49d8f62c054a3b
+#   text hash     c2a52b35699b7583
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed557a863b361f26
-#   text hash     227b5053b034b0c3
+#   content hash  fd065f1f2b58c8d9
+#   text hash     a382fb2b980dc28a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

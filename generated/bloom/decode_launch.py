@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  16bcac6cbee00c51
-#   text hash     87108157866bd0bd
+#   content hash  117f2de12380d6f0
+#   text hash     29303e299c8d050a
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

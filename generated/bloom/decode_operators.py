@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6fe8aba02e73edb5
-#   text hash     88a2f376ac934baa
+#   content hash  3a8fc847b0357cb4
+#   text hash     2828d1d054785d90
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  90c06e502b5ac92f
-#   text hash     5d6cd8eba6a1f6a0
+#   content hash  26b4564ec66e3d58
+#   text hash     9bea2e679995fd1f
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -805,6 +805,6 @@ def launch_forward(
             in_slopes_stride_head=runtime.stride(in_slopes, 0), D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
             BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="pairs",
-            ranked=ranked is not None,
+            uneven=horizons is not None, ranked=ranked is not None,
         ),
     )  # fmt: skip

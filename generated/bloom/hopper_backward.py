@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35e8439342a5d828
-#   text hash     202340ea88aa1b6e
+#   content hash  66c91e5474f549c5
+#   text hash     c39e664d69a7e4e2
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a89331d80837c28
-#   text hash     59ea4e47cc942e9b
+#   content hash  46b0b114643b5fc2
+#   text hash     1d592fea2b02a5f9
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

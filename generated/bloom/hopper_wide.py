@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8390d2b1ee8c74b9
-#   text hash     4b0a97a1b2b83ea5
+#   content hash  4cdae8784478df5a
+#   text hash     fd93a8efcb693c0b
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

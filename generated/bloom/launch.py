@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9b780abe7c0c4c2
-#   text hash     d06aa8f005a12650
+#   content hash  d2a131da3b9e7b60
+#   text hash     6960b063f36f5820
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

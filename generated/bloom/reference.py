@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  49da3eb2c4009fe8
-#   text hash     d7cf1ceeccbfd6f5
+#   content hash  023a1426382855ae
+#   text hash     bbd0838190453cfc
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

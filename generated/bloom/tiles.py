@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bb5eacc48160a43d
-#   text hash     6b986a579dc8798e
+#   content hash  43d258049687996a
+#   text hash     d86f46459a30c962
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

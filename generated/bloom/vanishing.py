@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ff5ee65a238291ca
-#   text hash     b899325a573444da
+#   content hash  a14761d497a695e2
+#   text hash     38a1b7100ae71cc1
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 
@@ -11,21 +11,22 @@ import torch
 from . import runtime, kernels  # runtime first: its error explains a missing triton
 
 # sequences with fewer queries than LONG are not worth the norms, which are found for PART rows at a time
-LONG, PART = (32, 16) if runtime.INTERPRETED else (8192, 128)
+LONG, PART = (32, 16) if runtime.INTERPRETED else (4096, 128)
 
 
-def _norms(cache, q, k):
+def _norms(cache, q, k, in_slopes):
     """The largest squared norm of PART rows at a time of each head of q, then of each head of k."""
     shape = q.shape[0], q.shape[-2] + k.shape[-2], runtime.cdiv(max(q.shape[1], k.shape[1]), PART)
     norms = q.new_empty(shape, dtype=torch.float32)
     runtime.launch(
-        cache, kernels.norms, (PART,), (q, k, norms),
+        cache, kernels.norms, (PART,), (q, k, norms, in_slopes),
         grid=lambda: (norms.numel(),),
         from_shapes=lambda: dict(
             q_stride_batch=q.stride(0), q_stride_token=q.stride(1), q_stride_head=q.stride(2),
             k_stride_batch=k.stride(0), k_stride_token=k.stride(1), k_stride_head=k.stride(2), q_total=q.shape[1],
-            k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1], D=q.shape[-1],
-            BLOCK_D=runtime.padded_width(q), PART=PART, ROWS=min(PART, 32),
+            k_total=k.shape[1], Hq=q.shape[-2], Hkv=k.shape[-2], parts=norms.shape[-1],
+            in_slopes_stride_head=runtime.stride(in_slopes, 0), D=q.shape[-1], BLOCK_D=runtime.padded_width(q),
+            PART=PART, ROWS=min(PART, 32),
         ),
     )  # fmt: skip
     return norms
@@ -35,7 +36,7 @@ def find_horizons(cache, q, k, entries, in_slopes, scale):
     """For each head, beyond which distance keys have no weight; None for sequences that are not worth it."""
     if q.shape[1] < LONG:
         return None
-    norms = _norms(cache, q, k)
+    norms = _norms(cache, q, k, in_slopes)
     horizons = q.new_empty(q.shape[0], q.shape[-2], dtype=torch.int32)
     runtime.launch(
         cache, kernels.horizons, (PART,), (horizons, norms, entries, float(scale), in_slopes),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  916677ea4fa58ff1
-#   text hash     c4a3f6e172269089
+#   content hash  f09a32a678bae41d
+#   text hash     f7bf8a4b0dd2248d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3beec402d471cbc3
-#   text hash     5c0e3de2281bf131
+#   content hash  aa58b6541049197e
+#   text hash     6419a68477278437
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

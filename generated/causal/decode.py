@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a601bee45f4667a7
-#   text hash     47330177e8fff25d
+#   content hash  e4c06f0e7c9a04fb
+#   text hash     d95e3631c6c523fd
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7f7589add77b5c0f
-#   text hash     75040539128b8844
+#   content hash  2544bcaaa74d34ce
+#   text hash     7c8d6538501fee92
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

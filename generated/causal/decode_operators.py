@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5262526f2e11995d
-#   text hash     06b255e86aecbc27
+#   content hash  173947fe123e94ef
+#   text hash     111fe70e6015fcfd
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b0a2c44b1185088
-#   text hash     2d53bc4b3fc3f513
+#   content hash  6d08e4d9d159c57c
+#   text hash     65da7c57d334eee5
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  526da957ed572465
-#   text hash     5dc2aabf2b8ecacd
+#   content hash  fbcf1c306c83c37b
+#   text hash     57460ed193fb9440
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d66fb745d8060716
-#   text hash     48b063417bfce246
+#   content hash  f3bc710c488a406a
+#   text hash     1cf29d036fffd7ec
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3027e86aed1c1d1c
-#   text hash     e3932fbe42731c96
+#   content hash  95768d167fd2954f
+#   text hash     501d6423836d4909
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

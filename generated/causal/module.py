@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7f42c5f982734520
-#   text hash     47dd78a0359a1cb9
+#   content hash  fe3d00b1d3f0b981
+#   text hash     8039808efdb2f726
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7a399000c06f5bb8
-#   text hash     dc500313d286203d
+#   content hash  401fb4fbcd95957e
+#   text hash     c326f1340564597d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

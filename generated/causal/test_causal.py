@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  200cf1a5a22720bb
-#   text hash     96280668d83ce142
+#   content hash  492803797fcfb06c
+#   text hash     83a32158d7910e5e
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

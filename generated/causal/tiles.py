@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  934a04b684be8f72
-#   text hash     35e101299a7803f4
+#   content hash  edcc2da8c87bd453
+#   text hash     1521f1c57f86d7b0
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e57309536351debb
-#   text hash     43f5eccca3a20e08
+#   content hash  bdb308a4ef7eaaa2
+#   text hash     38668f3b80562d57
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

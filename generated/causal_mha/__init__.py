@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a9f8b820a94b64f4
-#   text hash     83e4d6bc778aaabd
+#   content hash  10d3b9f03835b7d2
+#   text hash     382ec0fd1fe465e1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8fb1e2154bbf9e15
-#   text hash     517f687c57570307
+#   content hash  b47f81728ff14551
+#   text hash     e8f07def7ba10579
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9d3d3b9eb428ec6a
-#   text hash     b2ba3ed9b392daef
+#   content hash  4f3c5d39a3f69fe4
+#   text hash     8e981952f898c451
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  be55ea5726c6209c
-#   text hash     5741f15ab16e82cd
+#   content hash  56a3dde06ae63c4b
+#   text hash     af2df184a22cb004
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf837bd3ca08cfe3
-#   text hash     da2de52ba8afd9f5
+#   content hash  44d6c3d114b7f8ea
+#   text hash     9ebdcc6aa2481674
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b53a787b8449c25
-#   text hash     8817a2300394457e
+#   content hash  3bc543d54f946cc7
+#   text hash     7bb24f2dc4748460
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  786f4eed82b84fd1
-#   text hash     e003cd1a1709b89f
+#   content hash  d40e342ccaae49f9
+#   text hash     f5fabdc12a43668f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

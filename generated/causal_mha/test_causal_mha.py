@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93bec1f085831ad6
-#   text hash     bcdf48f8fd04121a
+#   content hash  323e01109e1d88e1
+#   text hash     0f332c9c2181d88f
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  92dfa92dff6d4fb5
-#   text hash     0be15f92ea9ed621
+#   content hash  619331d1c2d6f468
+#   text hash     8be0abba7aa0aa5d
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8cfe715c6cf18842
-#   text hash     147aef5432717192
+#   content hash  8b72d8be291a1986
+#   text hash     c569067424f29301
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4363f80f347a4d4
-#   text hash     ffcbb08c66d53870
+#   content hash  554002f43ab15161
+#   text hash     6cea78a0dd7cba68
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

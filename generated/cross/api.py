@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0390eefd35e0fddb
-#   text hash     c863ac9710cdcb90
+#   content hash  afe52cfc0c32d7a5
+#   text hash     290fc19e548974aa
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

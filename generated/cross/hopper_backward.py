@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0acc3f44eb82d3f6
-#   text hash     cc4b882fdcd96087
+#   content hash  8b19caf4aa644b3a
+#   text hash     2b069e3b8e0a407e
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

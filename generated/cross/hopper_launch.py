@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da7ab4520abf360b
-#   text hash     021d0c8100850493
+#   content hash  1e30b941ce62510d
+#   text hash     f4a3c3b33ea233bf
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

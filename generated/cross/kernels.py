@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7c5398fefd615772
-#   text hash     8ab58b6880ddc36d
+#   content hash  b6061bb42220bb8d
+#   text hash     45af055c083af99e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

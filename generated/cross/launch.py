@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0b0267f973bb4324
-#   text hash     37af89f5b2d91d3c
+#   content hash  9c32dde3b5b791c2
+#   text hash     99df44aa6954e531
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

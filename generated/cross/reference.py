@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f670e31a52b07ece
-#   text hash     a2c569220be53f6d
+#   content hash  2e1f97bc2da53f22
+#   text hash     b34a808db868e43b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

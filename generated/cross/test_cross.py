@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b0c98f9b2a8a3c8e
-#   text hash     90696515016a7e05
+#   content hash  4ef60488a359f712
+#   text hash     29e7486c1a6b87ba
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

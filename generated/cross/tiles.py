@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2d278dc9541b0faf
-#   text hash     9adfa8ee68ba0454
+#   content hash  90cf7ee5b9b85640
+#   text hash     46253164b871dd03
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b62d0e8d176783a6
-#   text hash     20119d13aa968f4f
+#   content hash  dce1218876d8bb2f
+#   text hash     79bc23c795aa7ea5
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

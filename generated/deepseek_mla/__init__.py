@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d389aeaab1dce1a5
-#   text hash     5f196bf2a766cbf8
+#   content hash  a105fd1e9c62bb5e
+#   text hash     9e99573c72c0be5e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

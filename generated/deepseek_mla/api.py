@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  77ad18ff880cde0f
-#   text hash     ccd6e408284f08b2
+#   content hash  627ef89184ade623
+#   text hash     7c765d43ed342a50
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

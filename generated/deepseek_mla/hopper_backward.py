@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0da22da152faeec7
-#   text hash     21ebe3b97bad4f7d
+#   content hash  ebaf3b186f52609a
+#   text hash     30a5a0b93224b392
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

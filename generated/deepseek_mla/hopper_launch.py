@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7f57eb19592bf653
-#   text hash     7a0fd1b7dd415666
+#   content hash  b7f2991d2205fbb3
+#   text hash     0cb483cf95af8855
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fc7b23c71ec514e8
-#   text hash     1e03bdcc2ea7d40b
+#   content hash  277a25ae8f345391
+#   text hash     7daa12c43749df45
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

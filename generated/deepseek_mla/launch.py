@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  26f2e9104e38db6b
-#   text hash     1bab44e52ecd7b3a
+#   content hash  b4c20159c09dbb7b
+#   text hash     fc12f430d51a948c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

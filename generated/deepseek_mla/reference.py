@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f766ffb535198bc4
-#   text hash     bf17f4971717166a
+#   content hash  24858b7b7b3a4233
+#   text hash     5a503a646e2d82d4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

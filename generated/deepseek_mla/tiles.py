@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  917ac9d9fbd63adf
-#   text hash     73d87534ec3b3a48
+#   content hash  f0004776fe7ea3cd
+#   text hash     230189814cd39a6b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

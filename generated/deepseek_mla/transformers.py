@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fc5c8a4fa42e441
-#   text hash     ec412c1dd519493d
+#   content hash  36b223daa21e8291
+#   text hash     efd56aa2ff0d1523
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5a5be7a51c107b5a
-#   text hash     654779dc403da466
+#   content hash  e6fa24b575e17cd4
+#   text hash     72465f507cb76835
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  026c209cbfd3f9b2
-#   text hash     50a0f39a3ab13c52
+#   content hash  0a18eebd9779338a
+#   text hash     08f89b2779b3fa6a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6e4bbf4dd25990e7
-#   text hash     570cf28a4971ff45
+#   content hash  5abee34bf1def789
+#   text hash     96b1cbce69263d6a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

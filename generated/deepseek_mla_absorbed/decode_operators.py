@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  497179ac479ab3f4
-#   text hash     88a006003b5604b4
+#   content hash  b0cee2aad6af725c
+#   text hash     8435a9139fe4e547
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0ff20bdcb7561a5b
-#   text hash     4bd19928ef3d5fb1
+#   content hash  7fa81f96c7c1d026
+#   text hash     c67fa49e6f89bb24
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e55c9c6c59147133
-#   text hash     9fffb4c242abd3fc
+#   content hash  e93f5a5a7c861ef1
+#   text hash     22a6515e4e91243d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

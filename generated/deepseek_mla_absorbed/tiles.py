@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  efd90a5799c8f9b4
-#   text hash     b69fc057b52f03e3
+#   content hash  e50c11e9f0f29278
+#   text hash     ac0f097e82d911c6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

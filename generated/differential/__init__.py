@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  423f77a10911fa09
-#   text hash     435d0b1246d2380c
+#   content hash  2d7c11cea560ab25
+#   text hash     cfcc6bb76ee060a1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

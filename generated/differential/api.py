@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  80641153acf8a9e9
-#   text hash     2f2693ddcc0fe42d
+#   content hash  4dd87fc289cc464b
+#   text hash     4ae3469a73682330
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

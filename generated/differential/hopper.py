@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7e20e3f424475d06
-#   text hash     b1d61c2e33fdbb4a
+#   content hash  23462a0551b854de
+#   text hash     b25a639066b19809
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

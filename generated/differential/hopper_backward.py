@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9c6bc647c76015f2
-#   text hash     968a3880900ab56f
+#   content hash  54dcd6f4ff2d7a52
+#   text hash     e985cb0115a10fc2
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

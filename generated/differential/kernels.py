@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  771204179ae7f00b
-#   text hash     77c4b5c755f726bb
+#   content hash  5a35cc5acda018e0
+#   text hash     4283b03f1569854f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7363af7e28c3795d
-#   text hash     3e6ead2a7eeffea9
+#   content hash  0ad3253adb85fad3
+#   text hash     3dd6576a8168ab57
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  02030912b6820e59
-#   text hash     095352fab3907587
+#   content hash  c5cbcdb8612c8a5c
+#   text hash     e18655bdf2a25f24
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

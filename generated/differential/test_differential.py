@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a971d69a0c8e2e1e
-#   text hash     89cbe1f933386c63
+#   content hash  0bc6b19ab6d670f5
+#   text hash     e6c52f93a718b2a4
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

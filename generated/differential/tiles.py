@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc26fa0654b7e426
-#   text hash     466945c43884a6a8
+#   content hash  d4473af5e9dc705a
+#   text hash     a850f860041bd08b
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c1a7700834cc61c0
-#   text hash     b3e32efc8e527c82
+#   content hash  db838bfa8b7de2f8
+#   text hash     f9af3d7df8c3a3d0
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

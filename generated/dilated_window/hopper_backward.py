@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f9df80e8936e7deb
-#   text hash     dc33cc9a28ec4146
+#   content hash  d9451cffe38bf36b
+#   text hash     48906cc77501188b
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5f0cd50afba28160
-#   text hash     8c0dc6a1f9954b5e
+#   content hash  c94ed8b93e7ad442
+#   text hash     e159c4f9f9f79cd4
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc0a6b9db747226c
-#   text hash     5917574abf9f792c
+#   content hash  583becce2af348cd
+#   text hash     8368a10bf4c93a5f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1618395d3c2702c6
-#   text hash     4f3535ca6538d637
+#   content hash  50eca5c2880468a7
+#   text hash     c2b5104a0512805a
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6a7f5f7d7e68935f
-#   text hash     0025ec88b73736d5
+#   content hash  1bf5e13871cce29a
+#   text hash     25766190a8ce1058
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

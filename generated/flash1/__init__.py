@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e23156ca29ce9809
-#   text hash     6c9262c4e55ebb2a
+#   content hash  8a08c7c2e0379ea4
+#   text hash     5725ceb06d0c3f63
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  55febd2929861c19
-#   text hash     d56668c9d2d22e02
+#   content hash  92b946bd66673012
+#   text hash     fd7f1fd33cdc02f2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ebe572044af9ce8e
-#   text hash     42a1f8149f3f3b33
+#   content hash  db6e43058979ab18
+#   text hash     e9c7e86661429017
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

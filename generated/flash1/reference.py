@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  af5f28bb38aceba0
-#   text hash     22fc725b1e648808
+#   content hash  bbadd5a1b4cb1a1b
+#   text hash     dad8db79dca936c2
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  096dc8db14bef9ad
-#   text hash     f8a84623cf0bae12
+#   content hash  e29517e2b3ec4a3d
+#   text hash     ce0d13202c356ea5
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

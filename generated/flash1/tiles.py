@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9d6e4e650f4cacd7
-#   text hash     83227b97fcfc78bf
+#   content hash  bf2c35c4afcab988
+#   text hash     51cefbdba2927dec
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

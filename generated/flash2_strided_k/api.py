@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  74647f70836dd8ac
-#   text hash     3be58b44f1898fab
+#   content hash  b1c2bd9934dfbaf5
+#   text hash     01e774e6460ace6e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

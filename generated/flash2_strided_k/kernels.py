@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f5251e77b2450d1a
-#   text hash     5413585905309e96
+#   content hash  9e84bd53ce0e983d
+#   text hash     466f9e6afe957919
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fe3113cecf1ef109
-#   text hash     3ca83850deb2b15d
+#   content hash  83cf497df283e1dd
+#   text hash     30ea60bb081fba0f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d0f540d8366deeb
-#   text hash     80da97842056388d
+#   content hash  c202a9058f842459
+#   text hash     4bf9152c3830d478
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  22ef9d874eb77d8a
-#   text hash     8caeb186b1f5ef2b
+#   content hash  736bbb62298996a5
+#   text hash     add7c81d9b4223df
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

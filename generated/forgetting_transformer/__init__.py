@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  38bf2733c173019d
-#   text hash     6faa138b189cf27a
+#   content hash  f0b88929e1d4c628
+#   text hash     ce487aded3dd51ef
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

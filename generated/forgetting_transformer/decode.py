@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  84d91f5132452bc4
-#   text hash     27e8b428286f805e
+#   content hash  0d80d6d6f3cda334
+#   text hash     63ac1eef38fef429
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  60acb8a8484074fc
-#   text hash     83402ffe1cf7313f
+#   content hash  522e84c8ad532c52
+#   text hash     7e51c5c8c6476c87
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  12bd9ba556d28785
-#   text hash     790a988e99f6c707
+#   content hash  f19630940bcd3501
+#   text hash     6fb871abce0ad318
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f1d126f33a88ba8e
-#   text hash     bccc4f20cccaa47f
+#   content hash  951ab69fd8f1c996
+#   text hash     398e6119ffb2b29e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4be4946dde2ba7e2
-#   text hash     ae5ebffa9cae3b46
+#   content hash  bfb8dba593f3e9ed
+#   text hash     2835c42a9799d1f4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  73411c5302c1b491
-#   text hash     e4a996b136d97b06
+#   content hash  68e93ead51781206
+#   text hash     b551e2f8319777f6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

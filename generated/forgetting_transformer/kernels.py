@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c81c191833c9c581
-#   text hash     628bb52dfef44b2f
+#   content hash  153ce4f319f76385
+#   text hash     b7a0b4996a30ec3e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -137,6 +137,7 @@ Symbols
     PART                      rows of which the largest norm is stored, and tokens whose documents are shortened alike
     parts, own_parts          number of such groups in a tensor of rows, and in the longest sequence
     norms_ptr                 the largest squared norms, by head: those of q, then those of k
+    sums_stride_batch         elements from the sums of one batch entry to those of the next; 0 if all share them
     far                       how much scores have to fall between a query and a key for the key's weight to be 0
     sums_ptr, heads           the sums that `scan` stores, in four parts, and the number of heads that have some
     in_log_decay_anchor       the sum that a program subtracts from each sum of in_log_decay it reads
@@ -765,21 +766,32 @@ def scan(
         behind = last_of(found)
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts", "heads", "k_rows"])
 def norms(
-    q_ptr, k_ptr, norms_ptr, q_stride_batch, q_stride_token, q_stride_head, k_stride_batch, k_stride_token,
-    k_stride_head, q_total, k_total, Hq, Hkv, parts, D: tl.constexpr, BLOCK_D: tl.constexpr, PART: tl.constexpr,
-    ROWS: tl.constexpr
+    q_ptr, k_ptr, norms_ptr, sums_ptr, entries_ptr, q_stride_batch, q_stride_token, q_stride_head, k_stride_batch,
+    k_stride_token, k_stride_head, q_total, k_total, Hq, Hkv, parts, sums_stride_batch, heads, k_rows,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Store the largest squared norm of PART rows of one head of q or k: those of q first."""
+    """Store the largest squared norm of PART rows of one head, of q first; 0 if all keys have weights anyway."""
     part, place = tl.program_id(0) % parts, tl.program_id(0) // parts
-    b, h = place // (Hq + Hkv), place % (Hq + Hkv)
-    if h < Hq:
-        ptr = q_ptr + b.to(tl.int64) * q_stride_batch + h.to(tl.int64) * q_stride_head
+    b, own = place // (Hq + Hkv), place % (Hq + Hkv)
+    if own < Hq:
+        ptr = q_ptr + b.to(tl.int64) * q_stride_batch + own.to(tl.int64) * q_stride_head
         stride, rows = q_stride_token, q_total
+        first, past = own, own + 1
     else:
-        ptr = k_ptr + b.to(tl.int64) * k_stride_batch + (h - Hq).to(tl.int64) * k_stride_head
+        ptr = k_ptr + b.to(tl.int64) * k_stride_batch + (own - Hq).to(tl.int64) * k_stride_head
         stride, rows = k_stride_token, k_total
+        first, past = (own - Hq) * (Hq // Hkv), (own - Hq + 1) * (Hq // Hkv)
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    sums_ptr += b.to(tl.int64) * sums_stride_batch + tl.maximum(k_len, 1) - 1
+    # by how much scores fall in all: see least_fall
+    fall = 0.0
+    for h in tl.range(first, past):
+        fall = tl.maximum(fall, -tl.load(sums_ptr + tl.cast(h * heads // Hq, tl.int64) * 4 * k_rows))
+    if fall < 105.0:
+        tl.store(norms_ptr + tl.program_id(0), 0.0)
+        return
     column = tl.arange(0, BLOCK_D)
     largest = tl.zeros([ROWS], tl.float32)
     for start in tl.range(part * PART, tl.minimum((part + 1) * PART, rows), ROWS):
@@ -831,7 +843,8 @@ def shorten(
     sums_ptr += place.to(tl.int64) * 4 * k_rows
     norms_ptr += b.to(tl.int64) * (Hq + Hkv) * parts
     start = part * PART
-    if start >= k_len:
+    # sums that fall by less in all leave no token without weight: see least_fall
+    if (start >= k_len) | (tl.load(sums_ptr + tl.maximum(k_len, 1) - 1) > -105.0):
         return
     # of the heads that read these sums
     first, past = h * (Hq // heads), (h + 1) * (Hq // heads)

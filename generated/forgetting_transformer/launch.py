@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a51e5480d7a83e0
-#   text hash     11c4508c04f79eb6
+#   content hash  fe45900d98c56241
+#   text hash     055722f5de10b931
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  71595daed5d66d27
-#   text hash     af93487652d18301
+#   content hash  03fd330875c5b781
+#   text hash     dd5acbdc0448b791
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

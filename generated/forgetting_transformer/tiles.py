@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0762721b1e128cd1
-#   text hash     4b24043d22df92af
+#   content hash  3aa049251fe0bbe0
+#   text hash     5313a8ea68c05be6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  75614dbe78ab1aec
-#   text hash     c4b2bccb0a7009ce
+#   content hash  b60b9ab3f2790bb4
+#   text hash     2f2d96d3c8481f29
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eabd0028719c8ffc
-#   text hash     b8c92228d8ca8477
+#   content hash  c29d57f2fa195ac6
+#   text hash     ec9988fb719fabfd
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72e78b5611dd0d58
-#   text hash     83e6c50843a76b87
+#   content hash  4c1c60175a974333
+#   text hash     bb662c9231c667a1
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  444e422a5e196504
-#   text hash     33265eef88d9cf35
+#   content hash  f4ceb1c5031b44c2
+#   text hash     796e6cee39949a16
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30ea752276e2f053
-#   text hash     ce5b0132b46d0a22
+#   content hash  e528eb67baa94656
+#   text hash     f272a62364b13f5c
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8d38f82c101e0f07
-#   text hash     be039433a3c3c960
+#   content hash  bd87e7647a7a0b42
+#   text hash     36c41f0ac0ac1a3e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

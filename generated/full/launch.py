@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c0c47b88bc3feef7
-#   text hash     d1f64b86d2497a77
+#   content hash  3bd9c57def415ecc
+#   text hash     679b11562d4b0c04
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

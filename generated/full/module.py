@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  84b9291fa9330bf3
-#   text hash     65aafa8656e1cd3f
+#   content hash  8d9876f85c9b78c8
+#   text hash     55da705b0cf11665
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

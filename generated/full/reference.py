@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fb19355e8d1dc4b7
-#   text hash     ec13cdf1b7e6534d
+#   content hash  6724592cd868d6eb
+#   text hash     1da6668d72116df5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cfbfdccf94369fce
-#   text hash     5dabac3d550d3d62
+#   content hash  21b385b97b3badf4
+#   text hash     97dc8441f2b5ae0c
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

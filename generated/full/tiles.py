@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4216247f5969d53
-#   text hash     037531abac6d5485
+#   content hash  33cb45937bab8072
+#   text hash     88197995a6fbee4c
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  56b8f1e4f2ad312e
-#   text hash     9cee0b84b0e238b0
+#   content hash  d201660b83a1cd2c
+#   text hash     de9ff52f78e352e2
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d9cb5fb36c75f83f
-#   text hash     9f42c763dd43aaea
+#   content hash  763063a1c92d23aa
+#   text hash     0ebeddb1d94f538a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

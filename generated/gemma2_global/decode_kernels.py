@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e4e1e442966410
-#   text hash     173b238175992ae8
+#   content hash  1423e03ac402143b
+#   text hash     b4d6f748ce7b6df5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

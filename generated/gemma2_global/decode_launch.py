@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0922c6a155e658ff
-#   text hash     baecc9d8f9eaf0ea
+#   content hash  ec96a1bac253ee79
+#   text hash     9d2d60b86be9fb4b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  869f4559a7846e7a
-#   text hash     ac9da44d087c3bf9
+#   content hash  9e1265adaed9380b
+#   text hash     d56b63b0689a87f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

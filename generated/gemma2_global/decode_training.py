@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c609b3f981121c94
-#   text hash     6a8991815f91c564
+#   content hash  ae70a806296e461c
+#   text hash     92747fa18462ae16
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

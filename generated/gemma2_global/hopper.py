@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b9b323ce5b81de28
-#   text hash     13353b7206b764e9
+#   content hash  6e7800879785b79a
+#   text hash     a191c4dce2bfa3f1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aa56f3804e6b93d4
-#   text hash     e5c0f3c186b308c9
+#   content hash  5b655d8f2854cdbb
+#   text hash     2ac04260b5c9b771
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b2f3b8a1dc3b43f
-#   text hash     0447615134a1a9f3
+#   content hash  ad1ba6d6085b210a
+#   text hash     1c54d7d6f20d1c47
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

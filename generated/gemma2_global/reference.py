@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4139e4a290613717
-#   text hash     952fcee0597cdb3f
+#   content hash  6a01d2a3dff04754
+#   text hash     565597665bf09195
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8aa51e9f39759c89
-#   text hash     396c5b2032f61001
+#   content hash  d01b6acf123d3a7b
+#   text hash     4f1d41ac2f157053
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

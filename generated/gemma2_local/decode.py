@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17f42b555efe1aeb
-#   text hash     ecc014e1a9cbe1fe
+#   content hash  c5e955f5ec693a42
+#   text hash     a50c35e3f33189ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3a1e82af2fdd3194
-#   text hash     7739d1dd3825121c
+#   content hash  aa514145da75994d
+#   text hash     f5c92a1a2ffd961e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  45d50e888844aa5e
-#   text hash     9652a5f580a77c35
+#   content hash  fca08c44dd07391d
+#   text hash     b10ed50b0ff4e538
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

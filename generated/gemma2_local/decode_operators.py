@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3a5d4487001d26a2
-#   text hash     10fa83b38965da06
+#   content hash  73e84176b26972b7
+#   text hash     ae3a3690d9f83fbe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  83968c2462cc1cb5
-#   text hash     672731e7cd9908ba
+#   content hash  c17326dcbc2d5f14
+#   text hash     33d53b45c1da1202
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

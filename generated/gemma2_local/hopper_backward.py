@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  703ad869e0748b09
-#   text hash     25f5caec8e1adf5d
+#   content hash  1c931aff88ff980b
+#   text hash     c9199ce70b1d9af2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

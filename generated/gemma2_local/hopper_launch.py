@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9250e1b2078bce60
-#   text hash     589068786e7fd591
+#   content hash  ad6fb53055988c02
+#   text hash     14063f1241ddcadc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

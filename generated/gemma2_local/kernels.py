@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2406d4bd5a82cdba
-#   text hash     18a6567edd1ca5de
+#   content hash  f0856438f39b9eba
+#   text hash     b473b9a0cbf031e6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  325e8120438259d9
-#   text hash     3397221175a16c0a
+#   content hash  172a40e1d442a573
+#   text hash     c6ab821cba161dd1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  83f57fa2957dbafc
-#   text hash     d32dfae754209090
+#   content hash  cc69bc8416b8a233
+#   text hash     bd58252ccb5e6464
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

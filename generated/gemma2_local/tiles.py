@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0969338d4697e67e
-#   text hash     129429768fa96a4c
+#   content hash  ae17f8976aa5a80e
+#   text hash     757fd6521dc2a497
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

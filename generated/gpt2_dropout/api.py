@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  961dbe7d367a6ccd
-#   text hash     0df628f7da3833a8
+#   content hash  2c9664fc679951ce
+#   text hash     4acad47422b18965
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  24b1bef7d1e90558
-#   text hash     8fa807aa8ab66ddc
+#   content hash  aed0e9c5b5bfb709
+#   text hash     8bcd43cfcda23495
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

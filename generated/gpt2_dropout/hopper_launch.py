@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fdc09c8f557253be
-#   text hash     fe3720723cef7153
+#   content hash  6280ab32d549caac
+#   text hash     16b4a401a4cdc0de
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  665fc4a960bf69bc
-#   text hash     b1802d6b400747ce
+#   content hash  0c6c6a7da12c872c
+#   text hash     f465aec0f4ec50b8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

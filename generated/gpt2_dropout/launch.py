@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  43f79e1eb14f28c2
-#   text hash     45400a2c860c7768
+#   content hash  9e4c931d0f490f17
+#   text hash     c95b1366ad7bd416
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

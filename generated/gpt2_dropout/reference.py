@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2a83ce8b9f29f4aa
-#   text hash     f2f0949b86d20037
+#   content hash  b88549f41af75935
+#   text hash     4eb20b0de1209ec0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e86a238f7c394791
-#   text hash     798cfe2ba08a51d5
+#   content hash  7b063e14b536b7cd
+#   text hash     02366627c600f369
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b7fd997ef40d51bf
-#   text hash     987b2f369d5a84f6
+#   content hash  3497ffa991425e45
+#   text hash     1b5d4dc4634032bc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a7cd4c29fe3a33e
-#   text hash     931dc46ad87a9b21
+#   content hash  bda90d08a408b81c
+#   text hash     77933ce53ced6227
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

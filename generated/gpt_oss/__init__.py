@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  040ebad5a214e9d7
-#   text hash     6b39f3e78cb62b15
+#   content hash  f19e9c72321dca66
+#   text hash     56a8e611ba02d583
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

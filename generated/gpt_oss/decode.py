@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5f0d8f21193c628c
-#   text hash     981e884ade3766c0
+#   content hash  f94f7cb2af120e33
+#   text hash     b62e294bc1ecdb61
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

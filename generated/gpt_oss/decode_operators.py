@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  971fc8ab3051ee4b
-#   text hash     19354284790285ff
+#   content hash  abb6318c48999afd
+#   text hash     bd8b1e76adbe206e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af569580b8ac9e64
-#   text hash     14690d3975af6305
+#   content hash  212a351143a28bd3
+#   text hash     7a7f0b354dd4de50
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

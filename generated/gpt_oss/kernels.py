@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  835a0a3aee4f3b53
-#   text hash     65e7bf53c2c1d55d
+#   content hash  b665a8f5d077fe4f
+#   text hash     7c0ea1f7de85831c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

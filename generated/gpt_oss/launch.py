@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  de9d2b27db79794d
-#   text hash     7dc5b6e9bdfad1d5
+#   content hash  2802ac6b034a8562
+#   text hash     650b54bbc319b4fc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

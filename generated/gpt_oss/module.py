@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5f6b741691607989
-#   text hash     f982c2edd7654deb
+#   content hash  3d43bb7cf3107e03
+#   text hash     4b84927df362af00
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  3350bc5dea417742
-#   text hash     f4a582624fe534fe
+#   content hash  db609c21f512d204
+#   text hash     9bb4b77d17f2a2cf
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -783,7 +783,8 @@ def in_turns(grid, told):
     finishes one. Tiles have equal work if `balance` is "tiles", or in a narrow window, of `reach` keys; otherwise a few
     tiles, or more if `balance` is "pairs", are taken as pairs of a late and an early one. Else each tile has a program,
     except tiles of three workers in windows. Packed sequences have "slots" of tiles. If several batch entries
-    leave rows out, tiles are `ranked` by their work, and persistent programs take them in turns.
+    leave rows out, tiles are `ranked` by their work, and persistent programs take them in turns. If heads reach
+    differently far, work is `uneven`: each tile has a program, as multiprocessors take the next one when they are free.
     """
     axis, balance, wide = told["TILE_AXIS"], told.get("balance"), told["BLOCK_D"] > 128
     told |= dict(Q_STAGES=1 if wide else 2)
@@ -798,6 +799,9 @@ def in_turns(grid, told):
     if told.get("ranked"):
         told |= dict(items=tiles * heads, tiles=tiles, group=1, per_item=1)
         return (min(programs, tiles * heads),), told
+    if told.get("uneven"):
+        told |= dict(items=tiles * heads, tiles=tiles, group=group, per_item=1)
+        return (tiles * heads,), told
     pairs, most = cdiv(tiles, 2) * heads, 64 if balance == "pairs" and not wide else 31
     paired = not alike and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
@@ -817,7 +821,8 @@ def in_slots(told):
     walked = (told[name].base for name in ("k_desc", "v_desc"))
     shape = grid(Hq, slots * rows, rows, *walked, sequences=told["sequences"])
     told |= dict(items=slots * Hq, slots=slots, group=shape[1 - tile_axis(slots * rows, rows)])
-    return (min(multiprocessors(told["q_desc"].base.device), slots * Hq),), told
+    programs = slots * Hq if told.get("uneven") else multiprocessors(told["q_desc"].base.device)
+    return (min(programs, slots * Hq),), told
 
 
 def by_groups(grid, told):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c2a633b4355859d1
-#   text hash     05bd98aa575c5614
+#   content hash  ba3496693fdb0de5
+#   text hash     6ad1686d962979cd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fb7ccd3cd3a87ccc
-#   text hash     2cd451911659f1f7
+#   content hash  6728b2738833d552
+#   text hash     476fb0dd18411240
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

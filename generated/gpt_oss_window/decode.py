@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4f2335a3a50562bd
-#   text hash     155dbd8edeeb8105
+#   content hash  1673eb29cc8cbbfe
+#   text hash     3155f5f869d08587
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8ecf88fa4082775
-#   text hash     e65e184740f3813e
+#   content hash  8ca6973c36c5db42
+#   text hash     1adf87402d29c70c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

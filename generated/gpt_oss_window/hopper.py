@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  51d69ab68ace1cc4
-#   text hash     4b6d73225a57f54e
+#   content hash  dfeb377c0d498cc8
+#   text hash     6fa7082e5219b1ce
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

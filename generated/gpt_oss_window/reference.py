@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5768b2be025961fd
-#   text hash     8cbe958a2bb2f691
+#   content hash  71ca64bcdcbd0ef9
+#   text hash     477952c7ef81567c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

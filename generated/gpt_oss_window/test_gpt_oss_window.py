@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59f73f1580f87f85
-#   text hash     ed813c3c2a9cbae8
+#   content hash  add6fd6fd9bd938f
+#   text hash     f9d5f1c809a6fc09
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67fd3498234949c1
-#   text hash     1eda8afb8bb46646
+#   content hash  169cbb7d95c085f8
+#   text hash     226c44d2f141c645
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

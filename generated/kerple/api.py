@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  920a51cecb9bd3a9
-#   text hash     d5f7333453f50a1d
+#   content hash  a7902eabe8610bc8
+#   text hash     c1127ad58309c592
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

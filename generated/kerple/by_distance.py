@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  559143be7096bb80
-#   text hash     019389792df19a55
+#   content hash  be6e51a669f6d204
+#   text hash     e0f7ec7c53e699a7
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1923e8a73f5a6641
-#   text hash     9d30b55f05a0768e
+#   content hash  d949c001b711a2fb
+#   text hash     94cd3b01595d76c4
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

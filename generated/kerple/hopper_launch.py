@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0ba44cafca89785c
-#   text hash     63b4bff1272f3d65
+#   content hash  2e38a44aa4d5d754
+#   text hash     3ae5ce7917cb42d2
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  782d1f126d77f6b8
-#   text hash     0ac96d4974f95122
+#   content hash  0d979e873ac16359
+#   text hash     cf901a0919a4d38b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

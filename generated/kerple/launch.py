@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  979b1be33b1e6b68
-#   text hash     dcd3ade4b6c68875
+#   content hash  b67ae0cf68b31842
+#   text hash     d0860342af725888
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

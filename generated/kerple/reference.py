@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  574744312cc8e3a9
-#   text hash     2fcc14b3deaaf6bf
+#   content hash  c84dd11130cb6463
+#   text hash     3642156e2d14ca10
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

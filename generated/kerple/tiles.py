@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a6921f0b71c11b62
-#   text hash     e6268c7b2d558534
+#   content hash  bf43017d3f4455c9
+#   text hash     fb0fc1f4132fe4c7
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c42ebf4c5f79fb2e
-#   text hash     898e5d71b4aa9880
+#   content hash  96649a845ffbcacd
+#   text hash     4b0d5ab2e276555c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

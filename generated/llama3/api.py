@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ec06c0800a36d6e
-#   text hash     04e6fb1c221b6642
+#   content hash  e85ee85a68616b6c
+#   text hash     ad3ec725893916a9
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  da92d7612fb362e9
-#   text hash     babfe0a696fd3af8
+#   content hash  97d52b888757fa47
+#   text hash     7777993d8f5ada8d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

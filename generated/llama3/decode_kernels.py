@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5d90d75f1573532a
-#   text hash     3b3ffb0694001766
+#   content hash  5a83e6da8e547b01
+#   text hash     984578717b5602b3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

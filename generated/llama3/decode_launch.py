@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9c87a13d876849a
-#   text hash     742325b0387353c3
+#   content hash  74717410dac9802e
+#   text hash     683d9b7fb276cd9d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

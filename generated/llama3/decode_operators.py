@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  47cb37f8e369b953
-#   text hash     5ba0ec5c3a9ed29e
+#   content hash  3e5495f6b633751d
+#   text hash     a463532f9ec4a58d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b955bd232d711663
-#   text hash     60c16d2fa0b0a49a
+#   content hash  9a64a814b975807f
+#   text hash     27ae6218755ef972
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

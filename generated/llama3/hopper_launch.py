@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  57a365c8f466cc9f
-#   text hash     8a4d7fd3792fdfcf
+#   content hash  48342ed5e10bed4f
+#   text hash     197d9890a733b300
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25d2bf94f77dfb5c
-#   text hash     8c907875d030b0e5
+#   content hash  10558d65339b86ef
+#   text hash     8d32fc5fc296a393
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

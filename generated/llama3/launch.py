@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10feecb244391ced
-#   text hash     25e348582d2f13a0
+#   content hash  2e23a7d6ec848cc9
+#   text hash     02bd69bf7504c94a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

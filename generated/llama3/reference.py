@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e802908b13f9605b
-#   text hash     b08692874a4599ae
+#   content hash  e0fa3106066bdf82
+#   text hash     58684dc180c0f73f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

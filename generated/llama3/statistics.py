@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  487ed31cda803c0e
-#   text hash     619d9729b3cffcb4
+#   content hash  465339613212c035
+#   text hash     854145b90cb2dac0
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

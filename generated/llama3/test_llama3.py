@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dace7257dbb9972c
-#   text hash     0107c9e3428063d4
+#   content hash  181a576f970589bc
+#   text hash     aaa7000cd82f5b2d
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d71c4b8090fd0ee0
-#   text hash     9fbc80b38d4a7477
+#   content hash  917c07c3c8efc991
+#   text hash     059e84f9af37e69a
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f965d0a1c3b0156e
-#   text hash     cb210e08d03d680f
+#   content hash  ed25cef383238e1f
+#   text hash     2b153554cdf41f84
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6381db7a5b48f8ba
-#   text hash     15ac4b0085f54c1f
+#   content hash  b0d40dc694b39362
+#   text hash     7505c95c61071b38
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  be22dda739014627
-#   text hash     3f4f4243a9480208
+#   content hash  85ed8b5afbbf850a
+#   text hash     d0680db510ef9d24
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f10af875ee3433e5
-#   text hash     9c1d1b81815be3a2
+#   content hash  40317d27eda2e1e8
+#   text hash     5dd2d53be702d45a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b0367f3d8467d88
-#   text hash     f7a5db6bda666f15
+#   content hash  5f5ef7bc810df774
+#   text hash     9471a0fa12ca946c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fb65eef161f2f05d
-#   text hash     b96f2c624a3bb137
+#   content hash  fb11d8c9ae1d069e
+#   text hash     b792fd522385b547
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  75ed04901249bc69
-#   text hash     403ff19110bb9ad1
+#   content hash  990451ac9dda6fb4
+#   text hash     6bfb36882ebf8994
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c3a4d8d5bd912fab
-#   text hash     f93539f8895548cb
+#   content hash  902af468a46aa7cc
+#   text hash     ee2696fcb904fa6a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

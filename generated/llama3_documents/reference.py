@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b5b9130c4be6d40c
-#   text hash     6002078347f4f0f0
+#   content hash  a4f3ca19e000fba0
+#   text hash     7bb09b4424072a80
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  968df4108f37ff17
-#   text hash     cda40df8f47b51d1
+#   content hash  c60d5e951f297f10
+#   text hash     55dda43fb50c2e90
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

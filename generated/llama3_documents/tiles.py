@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4ce010eeb463f916
-#   text hash     b4ea423309b715b7
+#   content hash  8e698c296be50e0b
+#   text hash     6deed9afe99e0903
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c005c37abc865962
-#   text hash     94851e0e29fe4303
+#   content hash  b4f6020a6311a43b
+#   text hash     37feb1ef5fd8e0d5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

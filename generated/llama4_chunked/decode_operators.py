@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  57663f58875da17b
-#   text hash     2480ef6a21c49cf5
+#   content hash  ad5776b14b445b8d
+#   text hash     5f7233345ce33352
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  76ea338f818fee53
-#   text hash     0de3f52fc97d2a1d
+#   content hash  3d0e466646140fb7
+#   text hash     46e48fc79591c918
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

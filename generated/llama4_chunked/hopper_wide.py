@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d8d65a0e5499f01d
-#   text hash     3a5b754544418acf
+#   content hash  ab98436d564d9fb9
+#   text hash     af6a658f3a6562cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

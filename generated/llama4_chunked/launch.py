@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0fa221b7364f5192
-#   text hash     f24ea9fef3aab15e
+#   content hash  568ffeffac86729d
+#   text hash     3558a8a65fa3beba
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

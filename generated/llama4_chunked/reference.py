@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a025e85f7c2c4e4d
-#   text hash     f65e2c28831956d3
+#   content hash  2226c5b0933a11f0
+#   text hash     9959121ceeb89be2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

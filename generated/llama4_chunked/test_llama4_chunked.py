@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  48272dc7e259d14f
-#   text hash     784f86bd9d530386
+#   content hash  575470079600cea0
+#   text hash     0b2209e6133db2f4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

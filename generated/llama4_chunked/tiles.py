@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5308ed7f5b49a329
-#   text hash     ce9a33d9a45186de
+#   content hash  dd09767cae4c80c9
+#   text hash     219b01cea01c0e6e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f0a24c74e823b675
-#   text hash     256125f089911961
+#   content hash  202b23d7e0bf41a9
+#   text hash     4166a6366844ab41
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5628811f788140c3
-#   text hash     843e7aa6da0a890a
+#   content hash  eaecfb6a87440c6f
+#   text hash     984d95fd62a7af15
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c4db223eb02d2de
-#   text hash     e5c645a50e7f0333
+#   content hash  304d6763342ac89c
+#   text hash     fcfc0727e0adcfaf
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  de656735e4a8312a
-#   text hash     4ee2d642616f5000
+#   content hash  290ab11369ab7398
+#   text hash     03760f5429dd6b9e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e4c6b9e944ee5542
-#   text hash     9a89433c96a86e09
+#   content hash  a0426c159cc86539
+#   text hash     ad937887399b57d1
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e9a75b54b7f3dbd8
-#   text hash     31c4566afd7a10a3
+#   content hash  ae4c348ed3a38d6a
+#   text hash     e13afe9a13e030ba
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

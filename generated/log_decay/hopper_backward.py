@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79892a707c3d4a87
-#   text hash     76bbb8c24858d969
+#   content hash  32c90cb10177ab14
+#   text hash     7dff808de6d01863
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0ae86c3892faec85
-#   text hash     9dd6785df53bef47
+#   content hash  6b1e708f18cc265a
+#   text hash     0be268769ea51eba
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

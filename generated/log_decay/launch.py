@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7d23c3024f5ab157
-#   text hash     e98ce18c9763035b
+#   content hash  d98a769e061a73d6
+#   text hash     a3e00ef85cafba3c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

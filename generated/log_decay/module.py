@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d0b245ddbf1f2378
-#   text hash     e8ff1dfa45296c16
+#   content hash  e1d0467be080e6f7
+#   text hash     8be204b55153a497
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6a26ee59415dc25a
-#   text hash     cece1738802ff099
+#   content hash  50f47a8fb728c119
+#   text hash     047b68d436063f97
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

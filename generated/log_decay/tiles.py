@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  679105520ee3b187
-#   text hash     18b3b00ccfbdb71e
+#   content hash  014c3ca270f3cdf7
+#   text hash     92c1d455fd621953
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

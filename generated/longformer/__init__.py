@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5935fcf07e88340
-#   text hash     326df60a35c93354
+#   content hash  55e52f8b68121a0f
+#   text hash     5ef6efec17250fcc
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

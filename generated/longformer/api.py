@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b2d41ff6fa03a6bf
-#   text hash     11a84ca9eb7386b7
+#   content hash  12c3c109f2028901
+#   text hash     cefdb8e8bec885fe
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c360dcd5c45471fe
-#   text hash     f735e64537fd8cf8
+#   content hash  4ced4a43ef1460ea
+#   text hash     4e1547e1417dd8e7
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61ce52938fe2fef5
-#   text hash     34fd777b6c13c1b4
+#   content hash  2d4f27d52ef22059
+#   text hash     632178709bfb0a0c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ca9a3ae01f333fb4
-#   text hash     3444ed0f4a313d7f
+#   content hash  c99c4f12822d2524
+#   text hash     203f8af213a94eab
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

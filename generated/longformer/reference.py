@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  76e46510f34fce5c
-#   text hash     86ad2cf478c04dff
+#   content hash  6c012f90723d573e
+#   text hash     32383e39f5299109
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c7a45fe91f5b0be
-#   text hash     198c288cdd5500fb
+#   content hash  6fb7b05d88615132
+#   text hash     7e801a9b985ce938
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5c0a1007fa77aa25
-#   text hash     548b197de7394792
+#   content hash  c3b6f8b015c61104
+#   text hash     43387cd26f5eab32
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

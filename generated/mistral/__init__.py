@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  34e7848d44e0b287
-#   text hash     e7a4266fd32599c2
+#   content hash  6c1b677896ed6444
+#   text hash     bb9b7a827825830f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

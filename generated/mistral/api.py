@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  23cf7a03a0cc802a
-#   text hash     ac5e67fc9178f6fa
+#   content hash  52bf04bb0cf61e10
+#   text hash     82c8f4066e42d9b2
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

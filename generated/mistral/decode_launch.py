@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4faaa8d1bf70f698
-#   text hash     6e795b4752cf79a7
+#   content hash  a512630357f59fe1
+#   text hash     7c9df68f24f27197
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  79bd3f2b8b397710
-#   text hash     642cfc49f2bc8eb5
+#   content hash  335f516ba6ef17e7
+#   text hash     0f3c6fa3825ca177
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  039cd7ebed069fc6
-#   text hash     896ce9046e56200a
+#   content hash  2d39ef398812c9c9
+#   text hash     faeece76cfa3436e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  52931b977dd7f370
-#   text hash     84f1d451612f5a06
+#   content hash  29cd7039631702f4
+#   text hash     3c8c0143d1f6154b
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  95c6bc21697f1106
-#   text hash     0f94e97fc254b094
+#   content hash  46592b1742e03439
+#   text hash     737141c36e113dd5
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eff8a6a92ef140e2
-#   text hash     0dd01c06403359b4
+#   content hash  4356c46497000d8f
+#   text hash     1dcdba36a11426a9
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  261a6fedfac841b8
-#   text hash     695fbbf9935f1de6
+#   content hash  1f3a01db61d6377e
+#   text hash     4e7932319e38cfd2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

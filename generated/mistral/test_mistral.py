@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6e8e66fd4b84e2e
-#   text hash     a3c3f38d02563a6b
+#   content hash  20a96650a55284fd
+#   text hash     e8c5a4ba6fecf0bd
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

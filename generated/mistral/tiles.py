@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b11a7e264909b052
-#   text hash     9a162180117445e2
+#   content hash  f981fafad011dafe
+#   text hash     570e2f1a2a0027a9
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

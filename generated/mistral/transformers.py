@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b565a77b2ee8b860
-#   text hash     27129ce1a79fd829
+#   content hash  97cf3f9dea4aff00
+#   text hash     299276ae13fd701e
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f7a1a96bb29f32ed
-#   text hash     0a3e1f6101470cb5
+#   content hash  45b028c15e70a90a
+#   text hash     5ae669149bdfac0e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0a249cc1bf04685e
-#   text hash     a20fa4731fd489a2
+#   content hash  ac4e9797376d36a8
+#   text hash     2eada1ea91c67e64
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d710c22fc49f0d99
-#   text hash     ae41a05fb37f8329
+#   content hash  ea4cad3fcf2c0421
+#   text hash     de8c02310f53cff3
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  65c9d682bfcba5f4
-#   text hash     d9e7227b33a1d38e
+#   content hash  49d6583658f5d1ba
+#   text hash     c922d894104fbbbe
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

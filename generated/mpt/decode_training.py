@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  890b0854b64fb64a
-#   text hash     482e3a324ebe9429
+#   content hash  5991e97bba087d41
+#   text hash     dc9da42d63975a06
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95cb65a24f2243cd
-#   text hash     97138c3cbd8d9dcf
+#   content hash  786d1affd913e016
+#   text hash     cfc470c75fe75818
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6bb1a1bd7c343037
-#   text hash     9de1cd7a5977688f
+#   content hash  d15b0bffcb99a570
+#   text hash     6c314fd8a9c05ae9
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

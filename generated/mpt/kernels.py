@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  366bceaf6e20eec5
-#   text hash     012f881bc02c4715
+#   content hash  561bb8b87be2eee8
+#   text hash     5649c94d5836075b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

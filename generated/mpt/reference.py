@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  88bb36e60de16630
-#   text hash     91e90aadca114e86
+#   content hash  206a0a6e7e7c5015
+#   text hash     43f55fb7272729a5
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9552c5b37d1c8a23
-#   text hash     4df19a6f4c36f700
+#   content hash  f0d74357b7a144b2
+#   text hash     a5797c95e9a30f81
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a441daa8caf9a8b4
-#   text hash     0e0a67e2786ad493
+#   content hash  127f2eb1fc3affe9
+#   text hash     c7856555bfdffaae
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

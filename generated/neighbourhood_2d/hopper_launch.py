@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  35b3cad0bffc517e
-#   text hash     3b679598ccc531f7
+#   content hash  c0624647440a4f0c
+#   text hash     bf70bba5f91f7523
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  34fbe29ccb5b6acc
-#   text hash     fdabbc098ffcb5f0
+#   content hash  4596a24821b3e675
+#   text hash     61ab65f5c05667f1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

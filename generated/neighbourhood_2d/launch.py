@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c0a389646e229ce5
-#   text hash     cb3d1cf5f92e3dcc
+#   content hash  8939f230b91d0e8e
+#   text hash     f62d8e7882469810
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

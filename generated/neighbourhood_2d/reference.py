@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a556a9b2b0c919f1
-#   text hash     db05bc0732d5587f
+#   content hash  2c301de5ff50ff0d
+#   text hash     9110f6ea97a143b2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  40babdaba251d7fc
-#   text hash     f71042e3ebfeba28
+#   content hash  b77f7e875c9a9a4e
+#   text hash     5f264abcfcead434
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

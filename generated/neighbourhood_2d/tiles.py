@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  12e2179cca44831c
-#   text hash     264f2b62b3dc0ed8
+#   content hash  f5bd1937ebce695f
+#   text hash     34fbe2928bbe777f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

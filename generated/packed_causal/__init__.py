@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  88b9f188cc8c3ccc
-#   text hash     ebd9e44295d8d807
+#   content hash  4f0e627d37dd9092
+#   text hash     6fc3c211b280335b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

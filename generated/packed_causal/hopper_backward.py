@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e016e896a6879315
-#   text hash     3745956d021d4da4
+#   content hash  23b4f563c89f0265
+#   text hash     f6072a9731ada3f2
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

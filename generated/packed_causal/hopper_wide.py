@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b9db11f8cbdce61e
-#   text hash     9a64bbea0fd42293
+#   content hash  64e13d9cf5a538d5
+#   text hash     7cc4cd08ca159bf4
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

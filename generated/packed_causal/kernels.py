@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cc0d6e2d41b52d0a
-#   text hash     ad378dc6c545ffd6
+#   content hash  e0f530c530965d04
+#   text hash     4f6cb75492f52d48
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

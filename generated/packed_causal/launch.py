@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  385dd3db5495fc1d
-#   text hash     48caad8b8156de44
+#   content hash  f8656940859a92ad
+#   text hash     bd1a7da06dd2ca16
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  de99a6b9de36c463
-#   text hash     238d547b2a0cf1bd
+#   content hash  83900ed3c4edd910
+#   text hash     f63fd29718a750fe
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c055b58f395a3da3
-#   text hash     eb090cbc7890d30b
+#   content hash  2e81e50d51fb8f79
+#   text hash     b192a0433ba933f2
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  56a0c592bd230a04
-#   text hash     4ae4a4d8c69f9dc1
+#   content hash  8b0da33626cb6332
+#   text hash     84a18c6f04e94397
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

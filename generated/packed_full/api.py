@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8e54ac61c04321ed
-#   text hash     be04dab865f88a69
+#   content hash  dd9187f047f5f3f8
+#   text hash     ba516cf403a64a05
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

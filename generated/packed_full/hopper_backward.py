@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2c54639426b94f0c
-#   text hash     5e4f7606ae6f9b17
+#   content hash  b83f19aa2ca94a37
+#   text hash     a2ac506ecc007252
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  823bbd4fa6f24555
-#   text hash     069d736374acdb8d
+#   content hash  cd2be98ee2f48d72
+#   text hash     ed458056fd619473
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae0b7d63be280653
-#   text hash     8678b9f05848a9aa
+#   content hash  185ed9dbaa448fd6
+#   text hash     55611ce15a89c607
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

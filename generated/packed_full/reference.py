@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  36ca237f38e9e418
-#   text hash     a633adce5f334d00
+#   content hash  a368a3b339bb2182
+#   text hash     7fa88aa07e0f2d58
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

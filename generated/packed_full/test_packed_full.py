@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  22d22ffb76f19ebe
-#   text hash     3eefffb1c56ff4fb
+#   content hash  90e9a7b838ceddfa
+#   text hash     a93d6fbc68cc7125
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a1e65ef7b419ac39
-#   text hash     d280032c5a992bad
+#   content hash  8ba65b5cba8b02d8
+#   text hash     858b2ffc235f1960
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e170cbc2c9473647
-#   text hash     0e9977e9aa974773
+#   content hash  82ad7e4502e2b5e7
+#   text hash     3a00a888f8bafe2c
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

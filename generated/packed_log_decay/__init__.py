@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ec3850611abdefac
-#   text hash     a991372fa87b69f1
+#   content hash  0ca04956904d475d
+#   text hash     56846a856a436d59
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c79c529130931f2f
-#   text hash     edce4c5ef7f56097
+#   content hash  79acb4650fe24701
+#   text hash     e0139da795097a68
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

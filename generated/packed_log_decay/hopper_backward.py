@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b81ccbc92524b230
-#   text hash     a2768a1f3a92eb38
+#   content hash  712278f50fd4e9f6
+#   text hash     3d70772dbd1ac20c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

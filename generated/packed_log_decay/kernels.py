@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf9b119fb366ec08
-#   text hash     220ac9e38507e96d
+#   content hash  41107299165de7ca
+#   text hash     83a2dc4e274ef1b2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -867,14 +867,14 @@ def norms(
     q_ptr, k_ptr, norms_ptr, q_stride_token, q_stride_head, k_stride_token, k_stride_head, q_total, k_total, Hq,
     parts, D: tl.constexpr, BLOCK_D: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Store the largest squared norm of PART rows of one head of q or k: those of q first."""
+    """Store the largest squared norm of PART rows of one head, of q first; 0 if all keys have weights anyway."""
     part, place = tl.program_id(0) % parts, tl.program_id(0) // parts
-    h = place
-    if h < Hq:
-        ptr = q_ptr + h.to(tl.int64) * q_stride_head
+    own = place
+    if own < Hq:
+        ptr = q_ptr + own.to(tl.int64) * q_stride_head
         stride, rows = q_stride_token, q_total
     else:
-        ptr = k_ptr + (h - Hq).to(tl.int64) * k_stride_head
+        ptr = k_ptr + (own - Hq).to(tl.int64) * k_stride_head
         stride, rows = k_stride_token, k_total
     column = tl.arange(0, BLOCK_D)
     largest = tl.zeros([ROWS], tl.float32)
@@ -943,7 +943,8 @@ def shorten(
     k_aligned = (k_offset // 4 + b) * 4
     sums_ptr += h.to(tl.int64) * 4 * k_rows + k_aligned
     start = part * PART
-    if start >= k_len:
+    # sums that fall by less in all leave no token without weight: see least_fall
+    if (start >= k_len) | (tl.load(sums_ptr + tl.maximum(k_len, 1) - 1) > -105.0):
         return
     # of the heads that read these sums
     first, past = h * (Hq // heads), (h + 1) * (Hq // heads)

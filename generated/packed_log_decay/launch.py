@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b9ce75d5bf8013c6
-#   text hash     1060a6cf9605ad2d
+#   content hash  cf84a361cf2cfb87
+#   text hash     223e60942919d797
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

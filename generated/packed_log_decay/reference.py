@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  929cb9e084f02d56
-#   text hash     353854bdd58ff26b
+#   content hash  a2935017506c7491
+#   text hash     e9d75bc69ae2e80d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b4b3f660fabbdc7f
-#   text hash     922d493c8b921b05
+#   content hash  9b8edb175bb3a384
+#   text hash     f11e5aad22d06997
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 
@@ -11,7 +11,7 @@ import torch
 from . import runtime, kernels  # runtime first: its error explains a missing triton
 
 # sequences with fewer queries than LONG are not worth the norms, which are found for PART rows at a time
-LONG, PART = (32, 16) if runtime.INTERPRETED else (8192, 128)
+LONG, PART = (32, 16) if runtime.INTERPRETED else (4096, 128)
 
 
 def _norms(cache, q, k):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5da8fcc0343a59a1
-#   text hash     8a39d267f76abc94
+#   content hash  9160a49ed759ceab
+#   text hash     ab733cb40e530569
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

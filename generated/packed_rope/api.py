@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  351ee7d4ccfe33cf
-#   text hash     4e1f3d89a294f6c8
+#   content hash  f451d7a8ec4d574c
+#   text hash     d1812bb53a912e82
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

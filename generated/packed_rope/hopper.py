@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  491ca68e5e9f86d5
-#   text hash     6cc0f3f62fc47cdc
+#   content hash  2399b75103430d63
+#   text hash     b237226ff26c6dd3
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

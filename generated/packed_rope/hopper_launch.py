@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  748534b655dffc64
-#   text hash     4fa859fa638d73a4
+#   content hash  03a7fd53938e42e4
+#   text hash     a83cc60259514ace
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

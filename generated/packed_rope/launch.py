@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  00f967b564c5b589
-#   text hash     80f1f9806efca1ec
+#   content hash  e6d9438190e5a5ac
+#   text hash     34fce904d362b9b1
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

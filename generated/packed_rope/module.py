@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8924f0aaf547951c
-#   text hash     a69b32c504d4646c
+#   content hash  5124018c99f7595a
+#   text hash     4e2c97dac9c0e559
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0f6a97083a7be32f
-#   text hash     5919867ae8045f72
+#   content hash  03768f624d9c8739
+#   text hash     6a2854edb9af43e7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

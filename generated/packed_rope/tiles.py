@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b5f8b0e69cd6b385
-#   text hash     e6a0b377f29922a0
+#   content hash  b2b491ffef6c66d1
+#   text hash     8c6354c250e0bd57
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

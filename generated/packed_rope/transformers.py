@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  186c862e5d819ed5
-#   text hash     38cd63e1b65bae38
+#   content hash  9ebc8e9a45abac14
+#   text hash     8d8145656087fbc7
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b2039b144e5ba52b
-#   text hash     72c78efaa809aaad
+#   content hash  ef5fc4e2def538c7
+#   text hash     84532342d2ed9262
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f4569a6f1e5a78cf
-#   text hash     c71b33034e1b4d5b
+#   content hash  12f10613b3cbf7d7
+#   text hash     e27e40edd9ae0a44
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

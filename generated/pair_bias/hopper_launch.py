@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ce6a3f2d13ad3100
-#   text hash     dd41fc921467cdfb
+#   content hash  6d6de4ba0a1f977f
+#   text hash     8b9f234f607dce04
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ddef96f36bf637df
-#   text hash     d7499e0ff91e3a28
+#   content hash  e470500a0bb7aa27
+#   text hash     f54ed599a70f288c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2e1855373b3096d5
-#   text hash     89a88916a75937d7
+#   content hash  3735181ff2cd2bf7
+#   text hash     5fd7ace581935f88
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

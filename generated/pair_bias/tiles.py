@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  36f90b1e3fe4ff9d
-#   text hash     6fd0a83f0dfdd15e
+#   content hash  5a3a0b25e8a2bd0e
+#   text hash     672b4ea8c107663d
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

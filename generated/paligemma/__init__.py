@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e2a90bf6975adee5
-#   text hash     f4d7459ff7550ba7
+#   content hash  1f0e02028a5f03ba
+#   text hash     80b318227cf3b9ce
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  77580c5d55d4ed64
-#   text hash     a86e3ff729a8293a
+#   content hash  5e7a6c650ba87b15
+#   text hash     e98bb6dd94c20b6f
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

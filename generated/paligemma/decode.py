@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a7194f11e9b1025f
-#   text hash     1e0876de3abd3d9a
+#   content hash  d6cfe2e9c20e45dc
+#   text hash     988e02a118fa1ec1
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f212d76c2740e916
-#   text hash     ccfd8479bb014847
+#   content hash  94e5a569617dda52
+#   text hash     24fbcc025482a102
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

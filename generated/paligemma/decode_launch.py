@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  509041ab755e0140
-#   text hash     01636c9d9ef5fd9b
+#   content hash  9279d7c87b786e1e
+#   text hash     a7b370a25432db29
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

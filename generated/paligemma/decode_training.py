@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ab557f689d6fa469
-#   text hash     48db70ac8ff853b7
+#   content hash  4bf738f4d1eaa8e4
+#   text hash     7be669918b00bfda
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4cf681a90b3ac0f1
-#   text hash     97b4c7fc647944a4
+#   content hash  2015ec966e007d7f
+#   text hash     c74f526d6e79a9ad
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

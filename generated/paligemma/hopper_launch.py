@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd1adcb9be4a31f4
-#   text hash     fa087c62413ebb95
+#   content hash  8d86117115efcdc9
+#   text hash     6b607fa048d8a211
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  17cf4a820760e71f
-#   text hash     2b2f92383fa99dc8
+#   content hash  6e941018641fb91a
+#   text hash     d4adb550f4d04d30
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c3b418077edbdaaf
-#   text hash     c5e81ae851ebc407
+#   content hash  1bd27979f1fbbb81
+#   text hash     513ce154b2a0ccb1
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9ebf1b05eb767dd8
-#   text hash     bdc71f61d44ba596
+#   content hash  ff14bf9e987407a9
+#   text hash     340d7f0c37a40b9b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

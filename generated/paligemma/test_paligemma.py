@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a702f8e895b8ad67
-#   text hash     ff5026e82a52463a
+#   content hash  471a91868a893176
+#   text hash     395747c0d05696f5
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

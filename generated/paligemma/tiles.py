@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  095a0aa4fa234da9
-#   text hash     13664b3e05b0a2c1
+#   content hash  453e2da9017d9aaf
+#   text hash     431317fa8d498a85
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

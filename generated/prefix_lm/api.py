@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a9950ec3b3e4a0da
-#   text hash     11e737eb6677d9f8
+#   content hash  1663d74580468c1a
+#   text hash     1bef8031ed799ce6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  300c578932f54d01
-#   text hash     d3b8f585ba4549b1
+#   content hash  b74381228e288d10
+#   text hash     b220bfb0a11a45e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

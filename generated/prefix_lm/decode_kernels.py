@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6423912b77dde961
-#   text hash     43a32ab0be511f5b
+#   content hash  ddbe219603d348f6
+#   text hash     669ac01c7888f6d6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

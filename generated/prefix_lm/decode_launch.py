@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39e7262555a6754f
-#   text hash     c852f133fada1ae4
+#   content hash  3cdb0aaf02e16a44
+#   text hash     be021a72ada0fc7f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

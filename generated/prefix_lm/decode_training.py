@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f451da1cb6279f02
-#   text hash     370641c3df0508d7
+#   content hash  b353a6c81c250a2e
+#   text hash     f8a28fa38e51f15f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ea7cf6b33d8d86f4
-#   text hash     2165112b6b74a2b2
+#   content hash  af3bb7fa9ce60e91
+#   text hash     ef989b0db6868c27
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

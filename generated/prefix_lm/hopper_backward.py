@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d9428d2cc0da900d
-#   text hash     cdc751194a062ed8
+#   content hash  2b8ff64ee57f2ebe
+#   text hash     6cd751622732ff1f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e03f1339d0a3fcd4
-#   text hash     578b9b56bc304bd3
+#   content hash  3e282e09335afe0d
+#   text hash     9b3b44bf7fb31d94
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7db98a0d19b644a2
-#   text hash     2e5ca11797df7eaf
+#   content hash  2ce4c287b4da1ccb
+#   text hash     a6acd7c9a6b64e72
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

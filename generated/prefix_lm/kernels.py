@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  874be546b17c08d0
-#   text hash     c6b577f8a5863ae0
+#   content hash  b4f22de218fe5ba5
+#   text hash     dacf65db248a0aae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  017a22e2a331f967
-#   text hash     3bfb6e1ab920b41d
+#   content hash  709b506314c0a252
+#   text hash     39511a6704dd43b6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0640ca325d4166d2
-#   text hash     455d91ab3fb640d8
+#   content hash  4ed32a8be7220845
+#   text hash     b3057cf56b4e4e7d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  664237e3bcd28a6c
-#   text hash     a002d015b4aaf5b7
+#   content hash  3d05033925dafeee
+#   text hash     792f30a4c4f270ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

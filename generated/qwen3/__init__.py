@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0378a4324a572fc7
-#   text hash     2360938051a15830
+#   content hash  5fa06f374497142b
+#   text hash     725bf3eac99c4887
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f5c00ab0555ae5b2
-#   text hash     e2e98d7995bbc8e3
+#   content hash  500b5fb3d9948cbb
+#   text hash     9e14eb0f63668b6c
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

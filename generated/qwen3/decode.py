@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  31f7d5cd9bdabf14
-#   text hash     ef33c4e6415df561
+#   content hash  faf164f603caca07
+#   text hash     b75ad6987eea9004
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

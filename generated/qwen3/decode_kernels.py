@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  db7c0e74054f313d
-#   text hash     1a8f32981f8f94d7
+#   content hash  331f2d060bfe0452
+#   text hash     7e91efcecd156cba
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1bc6cdcda7e86f8a
-#   text hash     c5c66fa8c32657c3
+#   content hash  a59df14d274e13a6
+#   text hash     80926c624215b69d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

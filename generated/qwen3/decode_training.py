@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c7c58c2e3118934a
-#   text hash     493fb440697ad164
+#   content hash  19f12743766be1e8
+#   text hash     202b0ad3742a404f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b4f045b14fbd1589
-#   text hash     f43c7f6d82169684
+#   content hash  7f5fcdf9b69055d1
+#   text hash     c6c610778ecff7e9
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cdcb82e1e46393a3
-#   text hash     8e21543ac626c630
+#   content hash  3be8c27647ebe023
+#   text hash     6efe96097f0ad448
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

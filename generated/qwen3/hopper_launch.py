@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6119adab8e6697c7
-#   text hash     5fb4964c61957265
+#   content hash  326a5937602d7412
+#   text hash     f123fefc1ab576ed
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

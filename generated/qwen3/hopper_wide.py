@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b3a6fd42bcbb02b
-#   text hash     2ce64b93afba4112
+#   content hash  9a1bc0eeeac330eb
+#   text hash     a045e95b2b25fb23
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

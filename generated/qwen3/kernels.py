@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f785c764d7915ec2
-#   text hash     f00713d7458a1f19
+#   content hash  f4fea91e4b6f976b
+#   text hash     2e66bd99faab9870
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

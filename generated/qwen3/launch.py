@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c7347e071367f1f
-#   text hash     14013773f3cf2b6b
+#   content hash  edc02e2bfe764628
+#   text hash     2a811607de914385
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb93067eee0f1d96
-#   text hash     0373f6a8d9663146
+#   content hash  53c815311d5a0594
+#   text hash     12c94d47788609ad
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  78b7ae019d11aeea
-#   text hash     3f4d6c6aadb3f557
+#   content hash  fe2605dd9aad91b2
+#   text hash     8ff88a66633f9524
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

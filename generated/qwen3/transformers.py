@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2561f32e945fe378
-#   text hash     46208c1e7d17ed67
+#   content hash  7c10021903f8f000
+#   text hash     d5d0fa5499555f7d
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  83fca53caa2fff84
-#   text hash     116eb82c80ae00a2
+#   content hash  734b27e46a1f95e5
+#   text hash     e80c846e10860e4e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

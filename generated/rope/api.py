@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  06849cf0bc668621
-#   text hash     48dddedf6de60d27
+#   content hash  8d97bf05a6744c3e
+#   text hash     634e7d99b7facb54
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1cadd83a82d737ce
-#   text hash     3a595c6e50aad5d4
+#   content hash  190d13f804f4c781
+#   text hash     2013d5ebf53c8381
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0e2f586e412f9af3
-#   text hash     1b7ec5ec14e5e5ca
+#   content hash  daa625f5ec77b6b8
+#   text hash     9b6b5a555e7ad19b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

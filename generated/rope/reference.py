@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  263461600a76b1c1
-#   text hash     83c49719cc56c152
+#   content hash  8a4a75da276b9f61
+#   text hash     55ec2935ee400d65
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bbd05b6df6754d23
-#   text hash     11f3a71520dc6a23
+#   content hash  937ba04d166792ce
+#   text hash     1cb0c507e95b7b61
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a024b1b0273b249
-#   text hash     582f9a6652b66bcc
+#   content hash  14176982377f291f
+#   text hash     82c563436f72a692
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

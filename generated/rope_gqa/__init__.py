@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2c52e2a9c6db66c2
-#   text hash     2854f46a2c8428c8
+#   content hash  f1f970d0a6511f1f
+#   text hash     da0b1111b345d64d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d129e04a89fe561d
-#   text hash     df4e0ff7ce24f037
+#   content hash  a1087801cb9d6e47
+#   text hash     54dcc001cd58c5d3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  91e3851b7dbc426d
-#   text hash     c205438d76b17b92
+#   content hash  d2bb1c983c0306ae
+#   text hash     7ef40385094f9ff6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

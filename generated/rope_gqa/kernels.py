@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  28675566e81ff074
-#   text hash     e0221333bf7da677
+#   content hash  d71e95eb69064186
+#   text hash     9491f93b18b6d4a8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  971ee5981af4eb8e
-#   text hash     178696e3f284ed3e
+#   content hash  e34cb6bc55166ac9
+#   text hash     3ba6cd43396cea31
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

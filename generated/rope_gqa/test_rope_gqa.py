@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  88a17551c17fdde7
-#   text hash     ad4ec05e69bd688c
+#   content hash  926fda3c7971afdb
+#   text hash     034ff667eaf8f369
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  60144f32970de19a
-#   text hash     d00bf6af799b7fbc
+#   content hash  2c308c9f499081dd
+#   text hash     085a6fe0da802d91
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7f5837f3014b2c9
-#   text hash     8f267cda385492d9
+#   content hash  50244385d2eae0cd
+#   text hash     6a946f7b6edef2b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8dfa4b7a61151a80
-#   text hash     4e9045805e043ee7
+#   content hash  39dba14fa5c67b8e
+#   text hash     9a347d3f711e72a3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

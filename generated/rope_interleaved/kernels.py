@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c03ef33ffa34fbd0
-#   text hash     62e0095b825774f5
+#   content hash  ce5be9201931a531
+#   text hash     b68f7bcd3323ed50
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7516001e5920b9d2
-#   text hash     674f13338f11d00b
+#   content hash  d912e958674b46d1
+#   text hash     c06e728b5fd87b6a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

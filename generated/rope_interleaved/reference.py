@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ef016e0f1fd2557c
-#   text hash     f6b98db41fb836c0
+#   content hash  f087bea09c789d86
+#   text hash     0b7fd566d0a60fa6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  60ec5b635f23b50c
-#   text hash     a344924bba7b4874
+#   content hash  1662090a4f9cc74c
+#   text hash     74eb1dd337037f4b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b5509bc6f0dc6919
-#   text hash     a9e3b9a3712bc95f
+#   content hash  16014fe8590f48a7
+#   text hash     0d5b96f46a236c68
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e25c6dd10447d740
-#   text hash     cb4a1218c4e42b69
+#   content hash  ff29512dbe195466
+#   text hash     666d2194f28b36f4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  42d13d76866c1878
-#   text hash     07f1d1c767ca80aa
+#   content hash  bfd3bfbbf847d4ff
+#   text hash     6ef18477b2e8bb31
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  529b00d6475c43ae
-#   text hash     042ada9b9e26ac31
+#   content hash  2bc045a68d9f8691
+#   text hash     a1a76973ec030d57
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

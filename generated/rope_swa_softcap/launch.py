@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6a0c2c24ed516aa7
-#   text hash     cb7a175903321cfe
+#   content hash  e9bc1d6b64e912d7
+#   text hash     e975b7833bef6514
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fd1e481567a8cf72
-#   text hash     ec1eedb1b6ce4ea5
+#   content hash  e16005a51a003780
+#   text hash     065367a9c4988849
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dee98536ff2e4ea1
-#   text hash     5f2c98a735949c41
+#   content hash  9c7a7bf1a72fe8f1
+#   text hash     406b1e046aa42c65
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

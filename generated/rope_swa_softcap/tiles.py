@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bfe0d63c9bead229
-#   text hash     d6d7a713c06b4bd3
+#   content hash  18285676f63b2a0b
+#   text hash     915fe246093c7b81
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a1b504dcffc74a78
-#   text hash     162620d4a97395f8
+#   content hash  6f2c10ce905408d7
+#   text hash     e89e776d90a0888f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6b4dc7c109b5435
-#   text hash     1cf3cced0cd72881
+#   content hash  3cbe631c899ea712
+#   text hash     c09eb4da6698380d
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

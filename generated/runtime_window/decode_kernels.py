@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  35db23d6f79d3b81
-#   text hash     1a70d7ea48b31837
+#   content hash  4af3577b39dec0fa
+#   text hash     df885f84ba568319
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7b246a005535f0d4
-#   text hash     bf08054b28fde515
+#   content hash  4bb77536cd854ef4
+#   text hash     8cd69109dd509bd1
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

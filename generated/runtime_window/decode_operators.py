@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d1faab2b9e253e16
-#   text hash     fafb02ea2b5a0758
+#   content hash  eb39252ad0ea6988
+#   text hash     ca29e4b3663ee80f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1477d150e216646f
-#   text hash     de35926af8969b48
+#   content hash  ddf123b8daec234a
+#   text hash     907c53aea3476e85
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

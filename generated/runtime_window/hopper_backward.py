@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ebd6bf972e94fe9e
-#   text hash     40eb96171ba28480
+#   content hash  6a60a794f6ff01e0
+#   text hash     f85571ddce703890
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

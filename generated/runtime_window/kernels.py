@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9f7d65577d1638c3
-#   text hash     4d2f053489759dbb
+#   content hash  78c1fe771f32148b
+#   text hash     ec56d3748fbbdcd2
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

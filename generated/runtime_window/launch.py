@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c69d1d9ce61a6848
-#   text hash     1a669e9f441ad019
+#   content hash  190b058300da076f
+#   text hash     d3e345db7c0d33f5
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

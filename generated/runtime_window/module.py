@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  af8557dd983d98a7
-#   text hash     554b49c4a8458b37
+#   content hash  a9d6fcbd8513468c
+#   text hash     e120967171914b2b
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d32bdd9aeb1ea9a3
-#   text hash     dc4dbd1c69e66c86
+#   content hash  7681c9c0bcd9de7f
+#   text hash     f575cabb47b44fa0
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

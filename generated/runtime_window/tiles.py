@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e771727fa33a0cc1
-#   text hash     66ad0aab4ec8fc15
+#   content hash  7285da7451b2b300
+#   text hash     1b934a187e3ea815
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

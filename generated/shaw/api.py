@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fabac013b6410627
-#   text hash     967b90aecc0a8ec7
+#   content hash  6f09e28520574a09
+#   text hash     321ba927ef4e4bc0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

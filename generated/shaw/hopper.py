@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b4fba57496a77809
-#   text hash     bf60ec9220a74fbf
+#   content hash  19446e5212a758bd
+#   text hash     d0a0870b63b9489a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

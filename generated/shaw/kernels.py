@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cb87b399f11f3e30
-#   text hash     b03b45fbe43fba2c
+#   content hash  98d32a32d2cf5938
+#   text hash     d591680f06c1ea55
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ec116440e32addd
-#   text hash     94e965ee3554aaa6
+#   content hash  01b39a77a641ef2d
+#   text hash     e5ccbe76a0a9521f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

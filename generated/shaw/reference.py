@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  70df39df3d465ff1
-#   text hash     2e0b1a419bbd0008
+#   content hash  b824d4fb1de93478
+#   text hash     fb39b9fe4168b2b3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

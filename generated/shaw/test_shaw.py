@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  171a0424aeae87f7
-#   text hash     05bd71823f8df704
+#   content hash  9a9f5a385c2bb703
+#   text hash     3ae24b1a32117306
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  313de50b27599889
-#   text hash     5e8b9bcf3ed7995a
+#   content hash  6bea710385388541
+#   text hash     f00b373fd79cb953
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

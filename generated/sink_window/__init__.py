@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  35aea504a7263e41
-#   text hash     e6a72bbec566f3d6
+#   content hash  26edf0fce48edb76
+#   text hash     29baf234781f7cae
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

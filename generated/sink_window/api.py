@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7514da28e8352f71
-#   text hash     73e748b7689beea1
+#   content hash  13c47a249c803054
+#   text hash     db8f5db1993c9610
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

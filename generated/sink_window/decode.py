@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  811a1ba8bf9c5b4e
-#   text hash     a2987c732e022e8d
+#   content hash  0298e6ea31914afa
+#   text hash     92d7a959d6580af3
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

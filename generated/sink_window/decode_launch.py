@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9f19659da166cc1
-#   text hash     29dd97ee525e0ab0
+#   content hash  9f1a067afc061cd9
+#   text hash     27dc3560799e04de
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ed9f166d3a62d777
-#   text hash     4bdc9256ac5f6e3d
+#   content hash  b6f98550c0c0e0dc
+#   text hash     ce58b0b2f63acd41
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a6701fa579e09abd
-#   text hash     4a7858358de65b29
+#   content hash  a40f2233232bf5cd
+#   text hash     16f644a94b4ed616
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

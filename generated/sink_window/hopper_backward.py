@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4133a9446dde5d68
-#   text hash     34907cdeaa637481
+#   content hash  049d812a916ad1b1
+#   text hash     cae31a228fb34018
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

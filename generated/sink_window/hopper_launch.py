@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  369bd618627ca388
-#   text hash     e28d2ad176f26d10
+#   content hash  4b410b8acef612ac
+#   text hash     ce2e34ea4f8b0659
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7a2842bd7d5b2265
-#   text hash     d6d5e9c047f8c8d0
+#   content hash  47a22594fca33202
+#   text hash     8a292c872f4b84d1
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3fc5669ac19e58a0
-#   text hash     eb206e4830da1c0f
+#   content hash  0294a19c66cceb5c
+#   text hash     6bfde26d6644ac18
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

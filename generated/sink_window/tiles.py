@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fd8b1e1420d9cee7
-#   text hash     ffec7b8c03d0ab11
+#   content hash  a9b57179d8bb3f0f
+#   text hash     84d3d81f963010e0
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

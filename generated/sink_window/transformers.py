@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e30c41478a89c777
-#   text hash     2e8cb20967066664
+#   content hash  09223045b4c283f6
+#   text hash     7e034263ca49dad3
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

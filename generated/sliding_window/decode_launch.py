@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c1451513ce24f983
-#   text hash     f67ccc272dfd9154
+#   content hash  6415ba7ea84f6e4d
+#   text hash     bf8a8ae9f72efa0b
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  99eaffa2fb1e6b5d
-#   text hash     776baef577983458
+#   content hash  fafa69736b22146a
+#   text hash     78796d18cefac61d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

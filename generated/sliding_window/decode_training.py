@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1b55752d184e7ff3
-#   text hash     4a9b98c20d42aaf4
+#   content hash  a30555175a47be12
+#   text hash     db272e790373ebf1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

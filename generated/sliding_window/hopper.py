@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d0851cf5f7198c73
-#   text hash     665baf6023c60745
+#   content hash  b6e22eaa4401672c
+#   text hash     81b4a22e77ff6a7d
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a0f313f8e73c89b2
-#   text hash     783e48d81876a8ed
+#   content hash  bde5e7411429cef7
+#   text hash     f1444c8ccafa3f54
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

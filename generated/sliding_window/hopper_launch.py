@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c98830dffb28975
-#   text hash     8bce9d883d06ad3e
+#   content hash  07391a7311d2f2e4
+#   text hash     93bf295b09601993
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b2f257dc68237c6
-#   text hash     6d7ab79f820b0fea
+#   content hash  fd49b3669122c89d
+#   text hash     1213403a0fa06dcb
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c02490f1367c71b4
-#   text hash     691178d463894d1e
+#   content hash  bfbc94b77165e90c
+#   text hash     401805e852b6076a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07304833d62b4e7a
-#   text hash     58598e4e5c6df875
+#   content hash  217cb5e1e3e8b795
+#   text hash     67811c306c60d7ad
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

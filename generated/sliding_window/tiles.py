@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5782fa2b282d4ead
-#   text hash     3a1ac7fb79bc26b6
+#   content hash  bd65e887753837c1
+#   text hash     93d2e0c7eec760b5
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a1a74d67c37907db
-#   text hash     e0b946f8e94edb29
+#   content hash  1d669dd77784a634
+#   text hash     67625ad720877271
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

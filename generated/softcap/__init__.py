@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  97562c45e2b27fc1
-#   text hash     681f357c9c671455
+#   content hash  31306a8e2cad82dc
+#   text hash     dce931b045fd653e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

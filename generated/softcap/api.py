@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e31551f164b1e166
-#   text hash     c2469803d9015af6
+#   content hash  c082064d20d81b9b
+#   text hash     b4e9d23ceef35128
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

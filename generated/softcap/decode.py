@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  469e2068248d54f9
-#   text hash     55473762b8553833
+#   content hash  8a231b163c742380
+#   text hash     8df6967aae90fd6e
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  972fbb1f3379b55d
-#   text hash     af1d68fd884729a0
+#   content hash  05732ab42cb713ec
+#   text hash     825e248d84378364
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

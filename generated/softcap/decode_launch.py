@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2f2e28db28c4e878
-#   text hash     1f95dc2c9638e409
+#   content hash  46a03bb3c09cb91f
+#   text hash     e75d16a51db0f35d
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

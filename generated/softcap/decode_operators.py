@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f0f38e4431a8d6a
-#   text hash     894507ba077544c0
+#   content hash  2266bd59428cc92e
+#   text hash     a398432191c8b40c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a225ab9851d0b38c
-#   text hash     17e4e591cad47d42
+#   content hash  8b08dce0a8302a86
+#   text hash     faedd0a7a373019a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

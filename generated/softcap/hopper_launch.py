@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  486a0cf973535981
-#   text hash     2b172dcc3b257469
+#   content hash  c7855479538e0753
+#   text hash     b6fe68a7c6781c47
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

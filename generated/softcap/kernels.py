@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e9a75211dd61348d
-#   text hash     46bf7933db690852
+#   content hash  bc86668da6162938
+#   text hash     b58067e14c0357f9
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

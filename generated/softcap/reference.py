@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  133f77b025c210e6
-#   text hash     c6233eb2b07e9e51
+#   content hash  01e9137981defe2f
+#   text hash     02416e79854ee041
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b2135012965127c
-#   text hash     deb4a2869961f023
+#   content hash  9146ea9e59939323
+#   text hash     77cf683dbeaacd9a
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

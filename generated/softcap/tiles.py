@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3ebc9c5795931f17
-#   text hash     7c3820727fc3c031
+#   content hash  621220520c053649
+#   text hash     3392f54985587795
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

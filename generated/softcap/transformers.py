@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c7d1f637bfadcdcb
-#   text hash     3b3d6a0d12b3e6c5
+#   content hash  38ac838c137ef514
+#   text hash     3961d87eaacaf39d
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

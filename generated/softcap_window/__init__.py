@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4e44b9f9a949724e
-#   text hash     90ea899d3622d868
+#   content hash  2dbe3295b8ae9efe
+#   text hash     08029496aa2afcf2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  88d6f6a9aa793d74
-#   text hash     43e21d99edbded8b
+#   content hash  36bcc975a4e2de71
+#   text hash     8eb1448d417d5ac4
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

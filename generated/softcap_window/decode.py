@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  14dcfeecda7afd1f
-#   text hash     00db16c84101ffb5
+#   content hash  7cbbd6a2efccaaa2
+#   text hash     acaf2561b3047eac
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8cd2fc0df6c74a35
-#   text hash     8dc2bd2d27b40eaa
+#   content hash  85d79f25f9807f0b
+#   text hash     92f3977af59dfc9f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c2ae0b29badfc778
-#   text hash     aec5622569456482
+#   content hash  4dbf515348728697
+#   text hash     e7b4e053aa2d2089
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  eadab6fc1f452662
-#   text hash     90162a0293f450ec
+#   content hash  f80365fdbd37e8aa
+#   text hash     2dfa3f7418c9376f
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  001f6a7435a7883d
-#   text hash     0962b18ef38edd97
+#   content hash  3b9a82c0150e30bb
+#   text hash     ea8eb6aaf2635641
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6caae75d052e967f
-#   text hash     a43f7ebee5ea8779
+#   content hash  4f17486814723f7e
+#   text hash     d64daaaca94072ac
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4f7ec51821c0aab0
-#   text hash     83bcd444df9021bc
+#   content hash  d11334b98ea90448
+#   text hash     8bb6bcd59a90de6a
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

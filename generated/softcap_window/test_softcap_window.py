@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  009d5d70fad7f62d
-#   text hash     3fd7a0ffe5d06631
+#   content hash  de75bac20adb18ca
+#   text hash     c24909027aaee8b6
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43470d54656d0927
-#   text hash     1fcfbd67708b1477
+#   content hash  f0ac87ed82bbb2bb
+#   text hash     ad40fc1d4073bafc
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  832199025ef3f70a
-#   text hash     51916d2ec01c7949
+#   content hash  b6ef5dd5c2611be1
+#   text hash     d9164eb4d5d10523
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9ed41db86bae6ce5
-#   text hash     fbad890ab8f5e198
+#   content hash  1bc290ec4584e292
+#   text hash     aa9257742558d333
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  db1174bab91f7053
-#   text hash     74b56d3a6bf9d2d9
+#   content hash  9e8862eee6dbdb18
+#   text hash     9342d1abc7d72dbd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a867ebb541800785
-#   text hash     cc5d7089a303b478
+#   content hash  dda4ed41cab6d458
+#   text hash     e4f254dc472a52d1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  16f45407e4f28409
-#   text hash     3840165dbd554eb9
+#   content hash  25aef7ad0f992134
+#   text hash     7cb811b8292cc79d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

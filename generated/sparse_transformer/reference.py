@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9d48dbdc4b9a55bc
-#   text hash     32806684b61c16b9
+#   content hash  b488387fbcf07cd3
+#   text hash     95096828908f6a93
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

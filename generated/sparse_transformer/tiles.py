@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dace7ad12fcdb853
-#   text hash     1104fc01df2b9f81
+#   content hash  f5ab924fe374e5fd
+#   text hash     0db6846643744293
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

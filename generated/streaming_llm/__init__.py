@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c3d29c93560b9400
-#   text hash     a095e1f9477821a1
+#   content hash  67bac5c9b1b76cb9
+#   text hash     f3c741f843d14af3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

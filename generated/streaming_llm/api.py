@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9468b7b99908aad0
-#   text hash     bace8cdb5f77fdf4
+#   content hash  04d786bcf0258361
+#   text hash     01d45159cd8c33ab
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

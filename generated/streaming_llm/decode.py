@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2eeee9a8f158e122
-#   text hash     d87839bb85e41429
+#   content hash  a7a3b5f2b77c2355
+#   text hash     ef8f0b0834545c97
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  81528cfb0d268ebf
-#   text hash     e2a5571b0e75091a
+#   content hash  bc613178867b6859
+#   text hash     a61e8af1fbeee8e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8c4113ef0e513c4b
-#   text hash     8b47866034b593c4
+#   content hash  88b2caa4db8c22a9
+#   text hash     1d73221928c4635f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

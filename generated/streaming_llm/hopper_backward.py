@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  31ac92011243ee43
-#   text hash     fe3551dd4692cc13
+#   content hash  2ef29d031689923c
+#   text hash     8a33aa0341452ab5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ba8e8dc41628457
-#   text hash     75eed2200da09668
+#   content hash  13baf0706d11e4a3
+#   text hash     dc10f82c811b8a4e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

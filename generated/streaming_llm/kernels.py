@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  51968e77ddb597c0
-#   text hash     878bbbe3ef0bffb9
+#   content hash  8c18c672f5399f5e
+#   text hash     f987d4952b3262aa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ed7e743cf53f9c13
-#   text hash     3f5d149b48d1cd9d
+#   content hash  7c8e7e169d7d8055
+#   text hash     d362690bbd38d6dd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

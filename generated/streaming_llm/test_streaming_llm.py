@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b65989df13a6219
-#   text hash     bd52d5cb4702c9d0
+#   content hash  549bb7d29478d587
+#   text hash     bccd408e6279f157
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  edb34dffc4923f06
-#   text hash     ea39ae65420b88ff
+#   content hash  3db557aa270ad179
+#   text hash     e98962d80dbe934f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cda7ffa2a8438f6f
-#   text hash     4d08d9452d5652bc
+#   content hash  275c3019533cfb60
+#   text hash     9f5c8d48d07fadc7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

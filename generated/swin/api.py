@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7afac44853f87dee
-#   text hash     a48255139986bbff
+#   content hash  f71bef1d4de8fc01
+#   text hash     5f58fcd846a66fc8
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  43e900403c0f5784
-#   text hash     f79d44b7fd8fc6ea
+#   content hash  f98953d1d9091229
+#   text hash     a82f0460ffa221f8
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

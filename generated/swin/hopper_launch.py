@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eeed43da3933072b
-#   text hash     dfd7ac19b4014c86
+#   content hash  96f322eee1b12bd4
+#   text hash     466d6ea0906061e0
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

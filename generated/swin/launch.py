@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  014ad59ef432e67c
-#   text hash     d68e9b6e24d3b0da
+#   content hash  e0e74bfe1c9c5b1a
+#   text hash     f682506f5c11ec1f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

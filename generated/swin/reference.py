@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  94533b4e2c31b0b6
-#   text hash     82895f16807b145e
+#   content hash  47f2e791a8e5e560
+#   text hash     6b41df6e57b85ce1
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  39670362112b26c1
-#   text hash     48d2e5eb1ff34c25
+#   content hash  68903583c7e075f9
+#   text hash     d6e3c9dd2e958686
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27ee3c61bef921b1
-#   text hash     815277f55a508e94
+#   content hash  3b405e7e890655e4
+#   text hash     f47f5431c456a099
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7314f8291098cbfc
-#   text hash     dc83441931edaaee
+#   content hash  5d12ee26b1b8a0d6
+#   text hash     cf00be0f3e02f84f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

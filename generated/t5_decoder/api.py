@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  95f8444a812be0bd
-#   text hash     479dc2e9bd6510cd
+#   content hash  de29b9344e205eef
+#   text hash     c8c5fe4b4f4c9e7a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

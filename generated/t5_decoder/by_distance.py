@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5130f1fbded7798f
-#   text hash     05631a89d6e96006
+#   content hash  036be5a23d6af5b5
+#   text hash     6106678d249b411a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d0c0b282a68ea947
-#   text hash     51ecd72491c768cb
+#   content hash  b49393940d7d980a
+#   text hash     346a29341ed8f66c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

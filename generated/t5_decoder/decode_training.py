@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  aa598b8754a473fb
-#   text hash     144d3d968cf0ef40
+#   content hash  d2b3f441233c00ca
+#   text hash     a8220f427f43c6ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ea1be990770b2f1
-#   text hash     c98433aa9e58cd1a
+#   content hash  8b9e3fc42a8133a8
+#   text hash     cfad941fca99deb6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

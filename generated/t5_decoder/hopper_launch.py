@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  625b2a0d1324bdda
-#   text hash     ac7c9882e064b834
+#   content hash  dab49ca6f1e2b678
+#   text hash     7c60606f227f2f2c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  143e8b1af3201927
-#   text hash     68a1b26c0628326d
+#   content hash  9dfc70d41d22d40e
+#   text hash     fdedbbafaa691282
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7e440c181247ede
-#   text hash     485ad3e326050f0c
+#   content hash  5d68b0a11c820b75
+#   text hash     b98c3e8f319cac2e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5907d938fa74b57b
-#   text hash     ed9e4afec386056c
+#   content hash  a0adcaff5e688f8d
+#   text hash     fa01ef48227d8236
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7b0a0d84589d8969
-#   text hash     2b2e7c057b115553
+#   content hash  ce76fc2dda6aebbb
+#   text hash     fc3e61258173eaec
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

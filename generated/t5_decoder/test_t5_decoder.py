@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e094ae824539c383
-#   text hash     28675d725b49b41a
+#   content hash  56afce6556308a41
+#   text hash     98b7bcec603f3996
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  300c22590e7006aa
-#   text hash     76a119d29cc48bd0
+#   content hash  6424c6517b7e1f26
+#   text hash     3fc6f2583eee2387
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  df86d5bd96c3f053
-#   text hash     b0347daa77758521
+#   content hash  69722519dfef7f03
+#   text hash     bac178410a89b8b6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7c276838815951b6
-#   text hash     ee084603e18bdf5f
+#   content hash  64b3f37f5511dd2c
+#   text hash     d3787f8ac810f38b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

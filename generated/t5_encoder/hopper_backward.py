@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  baf048ca13c9a3c7
-#   text hash     7625b8dfc5fe97b3
+#   content hash  d57ca983e201560e
+#   text hash     4870f15c417d0cd5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

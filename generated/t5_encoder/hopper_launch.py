@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  111f2039a6d04062
-#   text hash     1497a3f5ad912748
+#   content hash  7a56dba30f3c0aed
+#   text hash     28f80966d19c7c3e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

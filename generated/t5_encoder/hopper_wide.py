@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  68966d5fa1266f9f
-#   text hash     09a635061ac5bbff
+#   content hash  8b3958aaf7fc16f5
+#   text hash     55394e53e83dc2ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

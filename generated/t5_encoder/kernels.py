@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  603cbcba8d8709a5
-#   text hash     bb889f2df8319250
+#   content hash  0e1daf820a5e70aa
+#   text hash     aab4b5a043664b5d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

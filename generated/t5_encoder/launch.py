@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c691ce9194864070
-#   text hash     812318317c6bfb8d
+#   content hash  e07d83de4fd4b95d
+#   text hash     9716a4118387feb6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cb84cd7cdaddfeb0
-#   text hash     ef24c3675d764b05
+#   content hash  31d37cbb060ab116
+#   text hash     d4847f27b0d29fb7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

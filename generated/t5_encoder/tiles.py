@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d3ca6bfb937da3d3
-#   text hash     b1bed948a1ae5857
+#   content hash  3e9bf8db79e585e3
+#   text hash     29f4efbc7cb76300
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4047d56dd85ff300
-#   text hash     f6470acfca26e26a
+#   content hash  48be4c1e1ed3908b
+#   text hash     00524448dbc49c91
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fd96e50816938911
-#   text hash     7aa2d5858da0aba5
+#   content hash  15e17235be7d4b28
+#   text hash     295dede3a2bf5c30
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

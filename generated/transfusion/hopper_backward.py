@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e75ebdc5c7fd9f71
-#   text hash     bd7092d12dc4162f
+#   content hash  d8004bc2a9660b76
+#   text hash     3f25b83bd5b57b3f
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ed57a9f1ab54b02
-#   text hash     14390ed709f955ae
+#   content hash  70ea07c7e809d831
+#   text hash     2d348c2bcb2315b5
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1c5df278e608a39
-#   text hash     8a5a750a57d2df8f
+#   content hash  c0146409c3d974b5
+#   text hash     51336d99e88e9545
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

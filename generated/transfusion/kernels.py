@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8b08a3a98051892b
-#   text hash     adcf837cbf534ef3
+#   content hash  f6b898b3418542ce
+#   text hash     fdf3139adaeab37b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

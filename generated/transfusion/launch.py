@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e850463cc284304c
-#   text hash     fa4742b087b7c856
+#   content hash  454b3d445245669c
+#   text hash     6d42eba6be8d010b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

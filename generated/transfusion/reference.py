@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fef75e12e256e8c3
-#   text hash     b5c2855612f36ebc
+#   content hash  c9a7913bdff5c1a6
+#   text hash     35796b1394f174f1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0485d696d66586a3
-#   text hash     db00fc4446d69b10
+#   content hash  d16d66d6c9ba5707
+#   text hash     0caa173e4884b1d4
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  786fb239ba85899c
-#   text hash     359e26135b0bbcca
+#   content hash  b9402a9e07170f60
+#   text hash     8ba5e0d119dd69e4
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

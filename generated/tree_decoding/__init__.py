@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e26b4e222d57ad2d
-#   text hash     2056a0f71b2fbb5f
+#   content hash  b5b520a70f99adfc
+#   text hash     b92c99f77171b34c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8304eae00cee4f66
-#   text hash     0e4d18e6c75372d1
+#   content hash  c2813e08ff8f82b1
+#   text hash     8aa0c51b1c7959f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8107d5c24f3a702a
-#   text hash     4eeb83e074623ada
+#   content hash  71e5822d90c7ba0a
+#   text hash     06fccce4512d4c67
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9af2b7b3c0374571
-#   text hash     4e9d54120262d3bc
+#   content hash  222f46676338bb9b
+#   text hash     2d13e29e1306316b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3335089042e5146d
-#   text hash     74bf92eeb9471b09
+#   content hash  49081ccf31f95047
+#   text hash     08b2161a20207b36
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b4b5a44b7209db7c
-#   text hash     c8c78202644dae30
+#   content hash  ff2b10466a37d444
+#   text hash     f4ba4cb303ea6a00
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

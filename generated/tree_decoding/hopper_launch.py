@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0f07237b2e53b1d6
-#   text hash     0137e5c907d42aa7
+#   content hash  0f425c68b38157aa
+#   text hash     86d2dc46f36892e9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e1816eeaa6677f2
-#   text hash     8d06d8c55c51c1cc
+#   content hash  9eb957a1ed338c4f
+#   text hash     d500ed529a56929c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

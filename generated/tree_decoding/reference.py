@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8f54e2c2722ddb74
-#   text hash     53f9bca686dbb4a8
+#   content hash  61dfadbc309b9217
+#   text hash     23101440425a9796
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4c438fea149d1e7b
-#   text hash     b44b9562aa8a970f
+#   content hash  d0b2f2dd3c4ad6f2
+#   text hash     b8fa50580f4b51bf
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b7fc923fdf7cf9bf
-#   text hash     1cd13fe96a942ab2
+#   content hash  97e6ccddcf77631e
+#   text hash     c347b9b676e42c70
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -58,9 +58,14 @@ class Package:
                 sys.modules.pop(name, None)
             sys.modules.update(hidden)
 
-    def attend_with_cache(self, *given: torch.Tensor, **more: Any) -> Any:
+    def part(self, name: str) -> Any:
+        """A module of the package."""
         with self._in_place():
-            decode = importlib.import_module(f"{self.module.__name__}.decode")
+            return importlib.import_module(f"{self.module.__name__}.{name}")
+
+    def attend_with_cache(self, *given: torch.Tensor, **more: Any) -> Any:
+        decode = self.part("decode")
+        with self._in_place():
             return decode.attend_with_cache(*given, **more)
 
     def attention(self, *given: torch.Tensor, **more: Any) -> Any:

@@ -423,6 +423,23 @@ def rendered(given: RandomSpec, folder: Path) -> Plan:
     return plan.build(unformatted.write(path, folder / given.name, unformatted.compiled))
 
 
+@pytest.mark.parametrize("layout", ["dense", "packed"])
+@pytest.mark.parametrize("size", [64, 256])
+def test_heads_reach_differently_far(layout: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = rendered(RandomSpec("falling", f"name: falling\nlayout: {layout}\nmask: [causal]\nscore: [alibi]\n"), tmp_path)
+    package = Package(tmp_path / "falling")
+    call = calls.make(of, Sizes(2, 500, 500, 4, 2, size, size, "fp16").of(of.spec), "cpu")
+    call.keywords["slopes"] = torch.tensor([0.01, 0.5, 1.0, 4.0])
+    expected = package.reference(*call.operands, **call.keywords)
+    upstream = torch.ones(expected[0].shape)
+    wanted = torch.autograd.grad(expected[0], call.operands, upstream)
+    monkeypatch.setattr(package.part("vanishing"), "LONG", 500)
+    out = package.attention(*call.operands, **call.keywords)
+    found = (out, *package.gradients(out, call.operands, upstream.half()))
+    assert max(itertools.starmap(apart, zip(found, (expected[0], *wanted), strict=True))) < 2 * CLOSE
+    assert {"hopper.forward", "kernels.horizons"} <= {*package.emulation.launched}
+
+
 # the keys of a tile that queries do not see: later ones, earlier ones, or all of them between two other tiles
 APART = {
     "of later keys": "q >= k",

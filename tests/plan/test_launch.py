@@ -225,6 +225,9 @@ def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
         ({"reach": 2049}, 128, 128, (1536, 1536, 4, 1)),
         ({"reach": 1023}, 32, 256, (384, 384, 4, 1)),
         ({"reach": 4095, "BLOCK_M": 192}, 32, 64, (10, 384, 4, 1)),
+        ({"balance": "pairs", "uneven": True}, 31, 128, (372, 372, 4, 1)),
+        ({"reach": 1023, "uneven": True}, 32, 128, (384, 384, 4, 1)),
+        ({"balance": "pairs", "uneven": True, "ranked": True}, 31, 128, (10, 372, 1, 1)),
     ],
 )
 @pytest.mark.parametrize("axis", [0, 1])
@@ -339,8 +342,9 @@ def test_packed_sequences_have_slots_for_their_tiles(
     keys = SimpleNamespace(base=torch.zeros(rows, heads, 64, dtype=torch.bfloat16))
     told = {"TILE_AXIS": 1, "BLOCK_M": 128, "BLOCK_D": 64, "q_total": rows, "sequences": sequences, "Hq": heads}
     told |= {"q_desc": keys, "k_desc": keys, "v_desc": keys, "balance": "slots"}
-    (programs,), told = runtime.in_turns((heads, 8, sequences), told)
-    assert (programs, told["items"], told["slots"], told["group"]) == found
+    (programs,), taken = runtime.in_turns((heads, 8, sequences), dict(told))
+    assert (programs, taken["items"], taken["slots"], taken["group"]) == found
+    assert runtime.in_turns((heads, 8, sequences), told | {"uneven": True})[0] == (found[1],)
 
 
 def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

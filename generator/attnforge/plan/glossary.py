@@ -112,6 +112,7 @@ def of_kernels(plan: Plan) -> Iterator[Row]:
         yield "horizons_ptr", "for each head, beyond which distance keys have no weight; None if that is not known"
         yield "parts, own_parts", "number of such groups in a tensor of rows, and in the longest sequence"
         yield "norms_ptr", "the largest squared norms, by head: those of q, then those of k"
+        yield "sums_stride_batch", "elements from the sums of one batch entry to those of the next; 0 if all share them"
         yield "far", "how much scores have to fall between a query and a key for the key's weight to be 0"
     for a in plan.arguments:
         if a.kind != "tensor" and a.code not in ("seed", "dropout_p"):

@@ -23,7 +23,6 @@ from . import (
     tile_ranges,
     tiles,
     uniform_entries,
-    vanishing,
     variant_tiles,
 )
 from .analysis import Analysis, analyse
@@ -52,6 +51,7 @@ from .statements import names
 from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
+from .vanishing_calls import VanishingCalls
 
 
 @dataclass(frozen=True)
@@ -194,40 +194,10 @@ class Plan:
         turned = ("q_turned", "k_turned") if self.spec.rope else ()
         return (*self.prepared, *turned) if self.spec.algorithm.backward else ()
 
-    @property
-    def vanishing_function(self) -> str:
-        """The function of vanishing.py that the launcher calls."""
-        return "shorten" if self.shortened else "find_horizons"
-
-    @property
-    def shortened(self) -> tuple[str, ...]:
-        """The host's statement that lets documents end where weights vanish, if running sums tell that."""
-        kernels, passed = self.kernels, (*self.storage.cuts, *self.storage.entries, *self.storage.limits, "scale")
-        found = vanishing.by_sums(self.spec)
-        return (f"shorten(cache, {kernels.sums[0]}, q, k, {', '.join(passed)})",) if found else ()
-
-    @property
-    def seen_far(self) -> tuple[str, ...]:
-        """The host's statement that finds how far heads reach, if scores fall by a slope."""
-        passed = ("cache", "q", "k", *self.falling, "scale")
-        return (f"horizons = find_horizons({', '.join(passed)})",) if self.falling else ()
-
-    @property
-    def falling(self) -> tuple[str, ...]:
-        """The operator's arguments that tell how far heads reach, besides q, k and the scale."""
-        kernels = [kernel for kernel in self.kernels.vanishing if kernel.name == "horizons"]
-        texts = (p.value for kernel in kernels for p in kernel.parts)
-        read = names(*texts, *self.storage.longest, self.storage.sequences) if kernels else frozenset[str]()
-        return tuple(name for name in (*self.tensors[3:], *self.numbers[:-1]) if name in read)
-
-    @property
-    def fading(self) -> str:
-        """Texts for a suite of the host's function that leaves out keys without weight, and of what scores fall by."""
-        if not self.kernels.vanishing:
-            return ""
-        code, sign = vanishing.cause(self.spec)
-        name = next((a.name for a in self.arguments if a.code == code), "")
-        return f'"{self.vanishing_function}", "{name}", {sign}'
+    @cached_property
+    def vanishing(self) -> VanishingCalls:
+        """How the host finds out which keys have no weight because scores fall with the distance."""
+        return VanishingCalls(self.kernels, self.tensors[3:], self.numbers, self.arguments)
 
     @property
     def seen(self) -> tuple[str, ...]:
@@ -258,7 +228,7 @@ class Plan:
     def _taken(self, read: Iterable[str]) -> tuple[str, ...]:
         """The operator's arguments and prepared tensors, of those that launches for Hopper GPUs read."""
         read = {*read, *(self.bounding if self.kernels.listed else ())}
-        found = ("horizons",) if self.falling else ()
+        found = ("horizons",) if self.vanishing.falling else ()
         return tuple(name for name in (*self.tensors, *self.prepared, *found, *self.numbers) if name in read)
 
     @property

@@ -14,7 +14,7 @@ from ..language.spec import Spec
 from . import running_sums, slopes
 from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
-from .statements import Block, Branch, Statement, names, needed, reads
+from .statements import Block, Branch, Comment, Loop, Statement, names, needed, reads
 
 
 def by_sums(spec: Spec) -> bool:
@@ -46,16 +46,20 @@ _PART = Parameter("PART", "constexpr", "PART")
 
 def norms(p: SharedParameters) -> Kernel:
     """The kernel of the largest norms of queries and of keys."""
-    axes, lead = p.storage.outer, p.storage.lead
+    axes, lead, (fall, read) = p.storage.outer, p.storage.lead, _fall(p)
     strides = [
         Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for x in ("q", "k") for i, axis in enumerate(axes)
     ]
-    found = Statement(", ".join((*lead, "h")), "place // (Hq + Hkv), place % (Hq + Hkv)" if lead else "place")
+    found = Statement(", ".join((*lead, "own")), "place // (Hq + Hkv), place % (Hq + Hkv)" if lead else "place")
 
-    def located(x: str, head: str) -> tuple[Block, ...]:
+    def located(x: str, head: str, past: str) -> tuple[Block, ...]:
         entries = (f"{b}.to(tl.int64) * {x}_stride_batch" for b in lead)
         place = " + ".join((f"{x}_ptr", *entries, f"{head}.to(tl.int64) * {x}_stride_head"))
-        return Statement("ptr", place), Statement("stride, rows", f"{x}_stride_token, {x}_total")
+        return (
+            Statement("ptr", place),
+            Statement("stride, rows", f"{x}_stride_token, {x}_total"),
+            *((Statement("first, past", past),) if fall else ()),
+        )
 
     return Kernel(
         "norms",
@@ -66,15 +70,70 @@ def norms(p: SharedParameters) -> Kernel:
             *strides,
             *(Parameter(f"{x}_total", "i32", p.rows_of(x)) for x in ("q", "k")),
             Parameter("Hq", "i32", "q.shape[-2]"),
-            *((Parameter("Hkv", "i32", "k.shape[-2]"),) if lead else ()),
+            *((Parameter("Hkv", "i32", "k.shape[-2]"),) if lead or fall else ()),
             Parameter("parts", "i32", "norms.shape[-1]"),
+            *read,
             *p.constants("D", "BLOCK_D"),
             _PART,
             Parameter("ROWS", "constexpr", "min(PART, 32)"),
         ),
         "portable/norms.jinja",
-        blocks={"enter": (found, Branch("h < Hq", located("q", "h"), located("k", "(h - Hq)")))},
+        blocks={
+            "enter": (
+                found,
+                Branch(
+                    "own < Hq",
+                    located("q", "own", "own, own + 1"),
+                    located("k", "(own - Hq)", "(own - Hq) * (Hq // Hkv), (own - Hq + 1) * (Hq // Hkv)"),
+                ),
+                *fall,
+            )
+        },
     )
+
+
+def _fall(p: SharedParameters) -> tuple[tuple[Block, ...], tuple[Parameter, ...]]:
+    """The statements that leave out heads whose scores fall by too little in all, and the parameters they read."""
+    if by_sums(p.spec):
+        if p.storage.cut:  # a part has rows of several sequences
+            return (), ()
+        last = "b.to(tl.int64) * sums_stride_batch + tl.maximum(k_len, 1) - 1"
+        before = (*p.storage.found(), Statement("sums_ptr", last, "+="))
+        within: tuple[Statement, ...] = ()
+        most = "-tl.load(sums_ptr + tl.cast(h * heads // Hq, tl.int64) * 4 * k_rows)"
+        read: tuple[Parameter, ...] = (
+            Parameter("sums_ptr", "*fp32", "sums"),
+            Parameter("sums_stride_batch", "i32", "runtime.stride(sums, 0)"),
+            Parameter("heads", "i32", "sums.shape[-3]"),
+            Parameter("k_rows", "i32", "sums.shape[-1]"),
+            *(x for x in p.sizes() if x.name == "entries_ptr"),
+        )
+    else:
+        before, (within, read) = (), _slope(p)
+        if p.storage.cut and "b" in reads(within):
+            return (), ()
+        most = "slope * k_total"
+    return (
+        *before,
+        Comment("by how much scores fall in all: see least_fall"),
+        Statement("fall", "0.0"),
+        Loop("h", "first", "past", (*within, Statement("fall", f"tl.maximum(fall, {most})"))),
+        Branch(
+            "fall < 105.0",
+            (Statement("", "tl.store(norms_ptr + tl.program_id(0), 0.0)"), Statement("", "return")),
+        ),
+    ), read
+
+
+def _slope(p: SharedParameters) -> tuple[tuple[Statement, ...], tuple[Parameter, ...]]:
+    """The statements that compute by how much scores of a head fall from key to key, and the parameters they read."""
+    terms, slope = p.analysis.by_query, slopes.falling(p.spec)
+    assert slope
+    fall = Statement("slope", terms.text(slope))
+    loads = needed((*p.analysis.key_head, *terms.loads("program")), reads((fall,)))
+    read = names(*(statement.value for statement in loads)) | reads((fall,))
+    taken = tuple(parameter for parameter in p.given(terms) if parameter.name in read)
+    return (*loads, fall), (*taken, *(p.constants("GROUP") if "GROUP" in read else ()))
 
 
 def shorten(p: SharedParameters) -> Kernel:
@@ -107,13 +166,7 @@ def shorten(p: SharedParameters) -> Kernel:
 
 def horizons(p: SharedParameters) -> Kernel:
     """The kernel that finds, for each head, beyond which distance keys have no weight."""
-    terms, slope = p.analysis.by_query, slopes.falling(p.spec)
-    assert slope
-    loads = needed(
-        (*p.analysis.key_head, *terms.loads("program")), reads((fall := Statement("slope", terms.text(slope)),))
-    )
-    read = names(*(statement.value for statement in loads)) | reads((fall,))
-    taken = (parameter for parameter in p.given(terms) if parameter.name in read)
+    slope, read = _slope(p)
     return Kernel(
         "horizons",
         (
@@ -122,8 +175,7 @@ def horizons(p: SharedParameters) -> Kernel:
             *p.sizes(),
             Parameter("Hkv", "i32", "k.shape[-2]"),
             Parameter("parts", "i32", "norms.shape[-1]"),
-            *taken,
-            *(p.constants("GROUP") if "GROUP" in read else ()),
+            *read,
             _PART,
         ),
         "portable/horizons.jinja",
@@ -133,7 +185,7 @@ def horizons(p: SharedParameters) -> Kernel:
                 *p.storage.found(),
                 *_of_entry(p),
             ),
-            "slope": (*loads, fall),
+            "slope": slope,
         },
     )
 

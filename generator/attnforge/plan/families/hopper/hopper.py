@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....language.spec import Spec
-from ... import uniform_entries
+from ... import slopes, uniform_entries
 from ...access import Access
 from ...analysis import analyse
 from ...by_distance import ByDistance
@@ -117,12 +117,13 @@ class Hopper:
         `far`: whether a launch knows how far queries see.
         """
         analysis = self.shared.analysis
+        uneven = ["uneven=horizons is not None"] if slopes.falling(self.shared.spec) else []
         if analysis.storage.cut:
-            return ['balance="slots"']
-        ranked = "ranked=ranked is not None"
+            return ['balance="slots"', *uneven]
+        uneven += ["ranked=ranked is not None"]
         if analysis.keys.left:
-            return ["reach=cache.reach", ranked] if far else [ranked]
-        return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"', ranked]
+            return ["reach=cache.reach", *uneven] if far else uneven
+        return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"', *uneven]
 
     def ranks(self, *, far: bool) -> str:
         """The arguments that say how many keys a tile of queries sees in a padded batch: none later, and how far."""

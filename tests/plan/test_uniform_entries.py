@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 import row_tables
 import torch
 import unformatted
+import unrewritten
 from test_tables import widened
 
 from attnforge.gpu import calls
@@ -22,22 +21,17 @@ from attnforge.plan.plan import Plan
 DEVICE = "cuda" if devices.GPU else "cpu"
 
 
-def rendered(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Any]:
+def rendered(name: str, folder: Path) -> tuple[Plan, Any]:
     """The plan and the package of a spec."""
     path = folder / "tables_of_rows.yaml"
     path.write_text(row_tables.text(name))
     loaded = unformatted.write(path, folder / "tables_of_rows")
-    monkeypatch.syspath_prepend(str(folder))
-    for module in [module for module in sys.modules if module.partition(".")[0] == "tables_of_rows"]:
-        monkeypatch.delitem(sys.modules, module)
-    return plan.build(loaded), importlib.import_module("tables_of_rows")
+    return plan.build(loaded), unrewritten.module(folder, "tables_of_rows")
 
 
 @pytest.mark.parametrize("name", row_tables.SPECS)
-def test_results_and_gradients_are_those_of_the_reference(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+def test_results_and_gradients_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    of, package = rendered(name, tmp_path)
     call = calls.make(of, Sizes(2, 70, 100, 2, 1, 16, 16, "fp32").of(of.spec), DEVICE)
     if name == "of documents":
         document = (torch.arange(100, device=DEVICE).expand(2, 100) // 37).int()
@@ -56,10 +50,8 @@ def test_results_and_gradients_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize("name", ["of earlier keys", "of documents", "of a window"])
-def test_entries_that_no_visible_key_reads_have_no_effect(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+def test_entries_that_no_visible_key_reads_have_no_effect(name: str, tmp_path: Path) -> None:
+    of, package = rendered(name, tmp_path)
     call = calls.make(of, Sizes(1, 100, 100, 2, 1, 16, 16, "fp32").of(of.spec), DEVICE)
     length = {"of earlier keys": 100, "of a window": 60, "of documents": 7}[name]
     distance = torch.arange(100, device=DEVICE)

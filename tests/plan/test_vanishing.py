@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import devices  # where kernels run is settled before triton is imported
 import pytest
 import torch
 import unformatted
+import unrewritten
 
 from attnforge.gpu import calls
 from attnforge.gpu.calls import Call, Sizes
@@ -48,17 +47,13 @@ MEASURED = {
 }
 
 
-def rendered(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Any]:
+def rendered(name: str, folder: Path) -> tuple[Plan, Any]:
     """The plan and the package of a spec."""
     path = folder / "vanishing.yaml"
     path.write_text(f"name: vanishing\n{(SPECS | SLOPES | MEASURED)[name]}\n")
     loaded = unformatted.write(path, folder / "vanishing")
-    monkeypatch.syspath_prepend(str(folder))
-    for module in [module for module in sys.modules if module.partition(".")[0] == "vanishing"]:
-        monkeypatch.delitem(sys.modules, module)
-    package = importlib.import_module("vanishing")
-    importlib.import_module("vanishing.launch")
-    return plan.build(loaded), package
+    unrewritten.module(folder, "vanishing.launch")
+    return plan.build(loaded), unrewritten.module(folder, "vanishing")
 
 
 def call_of(of: Plan) -> Call:
@@ -105,7 +100,7 @@ def deterministic() -> Any:
 def test_no_bit_changes(
     name: str, padded: bool, opposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+    of, package = rendered(name, tmp_path)
     call = call_of(of)
     if padded:
         call.keywords["k_lens"] = torch.tensor([T - 20, T], device=DEVICE).int()
@@ -123,7 +118,7 @@ def test_no_bit_changes(
 
 @pytest.mark.parametrize("name", SPECS)
 def test_documents_leave_out_what_has_no_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+    of, package = rendered(name, tmp_path)
     call = call_of(of)
     shorten, seen = package.launch.shorten, list[torch.Tensor]()
 
@@ -161,7 +156,7 @@ def test_documents_leave_out_what_has_no_weight(name: str, tmp_path: Path, monke
 
 @pytest.mark.parametrize("name", SLOPES)
 def test_heads_reach_all_that_has_a_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+    of, package = rendered(name, tmp_path)
     call = call_of(of)
     find, seen = package.launch.find_horizons, list[torch.Tensor]()
     monkeypatch.setattr(package.launch, "find_horizons", lambda *given: seen.append(find(*given)) or seen[-1])
@@ -181,7 +176,7 @@ def test_heads_reach_all_that_has_a_weight(name: str, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("name", ["of each head", "slopes"])
 def test_heads_that_reach_all_keys_need_no_norms(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+    of, package = rendered(name, tmp_path)
     call, norms, seen = call_of(of), package.vanishing._norms, list[torch.Tensor]()
     faint = [0, 2, 3]  # so that a key head reaches all queries that read it, too
     (falls,) = (x.detach() for x in call.keywords.values() if isinstance(x, torch.Tensor))
@@ -201,7 +196,7 @@ def heads(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["measured sums", "measured slopes"])
 def test_statistics_do_not_change(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+    of, package = rendered(name, tmp_path)
     call = call_of(of)
     found = package.attention(*call.operands, **call.keywords, return_max_logit=True, return_key_sums=True)
     monkeypatch.setattr(package.vanishing, "LONG", 2 * T)
@@ -211,8 +206,8 @@ def test_statistics_do_not_change(name: str, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["of each head", "packed", "slopes", "slopes of packed sequences"])
-def test_keys_without_weight_are_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of, package = rendered(name, tmp_path, monkeypatch)
+def test_keys_without_weight_are_not_read(name: str, tmp_path: Path) -> None:
+    of, package = rendered(name, tmp_path)
     call = call_of(of)
     if of.spec.packed:
         call.keywords.update(dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), torch.tensor([0, T], device=DEVICE).int()))

@@ -13,8 +13,10 @@ import yaml
 from compiling import UNASSEMBLED, UNLOWERED, Compiler
 
 import attnforge
-from attnforge.gpu import compile
+from attnforge.gpu import cases, compile
 from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.plan.tiles import Tile
 from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
@@ -150,7 +152,7 @@ import re
 import sys
 from pathlib import Path
 import unformatted
-from attnforge.gpu import compile
+from attnforge.gpu import cases, compile
 from attnforge.source import resources
 targets = compile.targets(["sm_80", "sm_90"])
 def cases(path, head_dim, dtype, arch):
@@ -305,3 +307,15 @@ def test_the_compiler_takes_the_kernels_of_specs_that_failed_once() -> None:
         [sys.executable, root / "frontend.py", root / "found_specs"], env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(resources.variants()))
+def test_inspect_knows_the_constants_of_every_kernel(name: str) -> None:
+    path = resources.variants()[name]
+    planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    kernels = [*planned.kernels.all, *([planned.statistics.kernel] if planned.statistics else [])]
+    for kernel in kernels:
+        case = cases._case(kernel, None, planned, (64, 64), "bf16", Tile(64, 64, 4, 2))
+        unknown = {x.name for x in kernel.parameters if x.type == "constexpr" and case.constants[x.name] is None}
+        # these may be None: what a launch makes, if it makes everything, and tensors that most calls leave out
+        assert unknown <= {"MAKES", *(x.name for x in kernel.parameters if x.absent)}

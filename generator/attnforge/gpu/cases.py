@@ -242,6 +242,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     known["PIECE"] = _piece(*dims)
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": v_columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
+    known |= {"PART": 128, "ROWS": 32}  # of norms
     known |= {"PAGE": 16, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False, "V_IN_K": True}
     few = tile.block_m <= splits.FEW
     turned = few and not planned.spec.latent

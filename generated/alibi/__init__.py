@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5dc1c70f85f3a262
-#   text hash     745e6f0aeea17291
+#   content hash  c7301560c45ca6dd
+#   text hash     526e499f4d0a89d7
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d20ce6fef6c86fd5
-#   text hash     cf4917a9bdaf39a0
+#   content hash  a8983c815d4d9dbc
+#   text hash     812dcbf3cb6129bd
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

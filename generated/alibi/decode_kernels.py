@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9270460940a4bfc
-#   text hash     eaaac1cb4ab1d3b6
+#   content hash  9295948d8867a5e0
+#   text hash     c1d46cbb7e7c381c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a7a3dc0f0e25b6d4
-#   text hash     79d4f7325794ded0
+#   content hash  d04937003e67a00f
+#   text hash     7fdd899d5e6c6c10
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

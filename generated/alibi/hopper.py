@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcc0506da8365fc4
-#   text hash     ad696bb76ccd9e41
+#   content hash  3bdfad656799bbc9
+#   text hash     f392c0893bb36605
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  25fce12f2a99e1dd
-#   text hash     ee3636ecbb92db5b
+#   content hash  f08cec226a3a8208
+#   text hash     2f3886969a20f4b8
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

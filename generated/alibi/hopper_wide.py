@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a538d28a41291b23
-#   text hash     d50f26e04a84d4df
+#   content hash  cfd24dc72f8fce70
+#   text hash     4ab87cb6032ceb02
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

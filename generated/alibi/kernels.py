@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33e694727bdfbe88
-#   text hash     367487ea1b43f2ac
+#   content hash  a3ea1a5df9b33e6c
+#   text hash     fc2c837588796891
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -131,6 +131,8 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+# a weight is 0 in float32 if its score lies so far below that of another key; 1 more, for rounding
+VANISHED = tl.constexpr(105)
 
 
 @triton.jit
@@ -641,7 +643,7 @@ def norms(
         )
         slope = in_slopes
         fall = tl.maximum(fall, slope * k_total)
-    if fall < 105.0:
+    if fall < VANISHED:
         tl.store(norms_ptr + tl.program_id(0), 0.0)
         return
     column = tl.arange(0, BLOCK_D)
@@ -674,13 +676,13 @@ def least_fall(
 ):  # fmt: skip
     """How much scores of the heads [first, past) have to fall from a query to a key for the key's weight to be 0.
 
-    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it, and no
-    q . k is further from 0 than the product of the largest norms. As these are rounded, the result is a bit larger.
+    A query's own key is visible to it, and no q . k is further from 0 than the product of the largest norms; as these are
+    rounded, the result is a bit larger.
     """
     q_norm = largest_norm(norms_ptr, first, past, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
     first, past = Hq + first * Hkv // Hq, Hq + tl.cdiv(past * Hkv, Hq)
     k_norm = largest_norm(norms_ptr, first, past, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
-    return 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm
+    return VANISHED + 2.05 * tl.abs(scale) * q_norm * k_norm
 
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5401ccdf8d1a09bf
-#   text hash     2f67d4ce89c245f6
+#   content hash  a40a5ab93988fc55
+#   text hash     55547751ec99450d
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

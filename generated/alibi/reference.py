@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34f4a03c776b4389
-#   text hash     5f4c191320e4e1c6
+#   content hash  4d548c2f4c30356c
+#   text hash     5ae04b07f8a3cb58
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1f9c12e21fd9f9db
-#   text hash     c1562094a55cb0a6
+#   content hash  9c3d5d85dc6a7d5e
+#   text hash     cc24cf224c0c5e14
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e70e088400e55470
-#   text hash     6aadcd35b8be7e13
+#   content hash  8ddedcceb54c03b9
+#   text hash     4afac9a5c497a9b5
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

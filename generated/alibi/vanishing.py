@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3287da94d9d6f6e6
-#   text hash     3241cdbfe077c225
+#   content hash  d07f767f9afcd4da
+#   text hash     f6488a91cc02e26c
 #   render with   attnforge render specs/alibi.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bc1fdef23b9b2fc6
-#   text hash     c417482383e8e619
+#   content hash  cfcd5f29d5cf962f
+#   text hash     780a231225af31a4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

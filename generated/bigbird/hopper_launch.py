@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b2e22c71bfa2d371
-#   text hash     745e842a4343d527
+#   content hash  790e37037d5020fa
+#   text hash     269c7f372f072a24
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18c186688bdf0c6f
-#   text hash     6e4e1bfab7fa5944
+#   content hash  54f0379442b71261
+#   text hash     c221b2f25dc6fe35
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  91e69b196b24b6d8
-#   text hash     484674c8a3256d50
+#   content hash  2072a8a278618ab8
+#   text hash     ab470dd793b19f50
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  56bf1789b50248ce
-#   text hash     5b949334f67bdc06
+#   content hash  b9ae81dd49e6c5b7
+#   text hash     1836a1baeb942b83
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

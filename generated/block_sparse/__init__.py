@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  373c23e3214e3e2e
-#   text hash     01f12aacca18b385
+#   content hash  30d7a0546ae7bd6f
+#   text hash     288a8bcba1a241e3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d96c562b7f350773
-#   text hash     877e9255e5f7d05e
+#   content hash  db514528949b6c60
+#   text hash     5ef2ed8b191d9715
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6f0d62f963ad417c
-#   text hash     4abfaa1ca76449d4
+#   content hash  b70c642b109e8688
+#   text hash     96a2cdd2174ffe16
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae01198f4258a261
-#   text hash     c60427bade671cae
+#   content hash  93e1d80eb6a4dcda
+#   text hash     bc8006f4cb334342
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

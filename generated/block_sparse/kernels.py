@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c79965cbb6ddba8
-#   text hash     21ec7ca9cbba3baf
+#   content hash  a6bf9b236a499511
+#   text hash     205518c729acba26
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

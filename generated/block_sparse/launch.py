@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daf96be433e38813
-#   text hash     753645f2ecabfdaf
+#   content hash  7d62fe8b79378d5b
+#   text hash     4b92565faad747d4
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

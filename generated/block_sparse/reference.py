@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8dbcacada60204d0
-#   text hash     c05e3028cffebc04
+#   content hash  e4d38986f2e6ad8e
+#   text hash     2b82274099ebc7e2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

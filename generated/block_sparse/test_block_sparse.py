@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b7603d8b16b3bc29
-#   text hash     8f321d12394f0923
+#   content hash  2c6b1ab8028c3718
+#   text hash     29ed11f6cc530edf
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

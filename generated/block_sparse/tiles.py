@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4a0dbad144b3d53
-#   text hash     e1b64b22e21acb25
+#   content hash  158c40de844ed9b5
+#   text hash     b6a1bf5bf85bbc6b
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

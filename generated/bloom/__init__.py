@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  698b56783c2c0586
-#   text hash     9f1f05c552de8090
+#   content hash  a3cb15552a8d7f9a
+#   text hash     78f5f8cd8a904d5f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c49d8f62c054a3b
-#   text hash     c2a52b35699b7583
+#   content hash  fc261d05d88f622a
+#   text hash     3fe3899cb3d45290
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fd065f1f2b58c8d9
-#   text hash     a382fb2b980dc28a
+#   content hash  a76e1820bdc5d6b1
+#   text hash     1fe139fc3aaba647
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

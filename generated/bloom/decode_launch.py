@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  117f2de12380d6f0
-#   text hash     29303e299c8d050a
+#   content hash  c1c137ff307123ec
+#   text hash     4be8d5b8fc8daaac
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

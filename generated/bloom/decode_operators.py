@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3a8fc847b0357cb4
-#   text hash     2828d1d054785d90
+#   content hash  399c06a390214961
+#   text hash     f9bc35d3dad47752
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bedd8322faee697e
-#   text hash     0a9a93dcd13d5be4
+#   content hash  57268b8518dfa9a5
+#   text hash     5806f4f39cfdb2d6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66c91e5474f549c5
-#   text hash     c39e664d69a7e4e2
+#   content hash  b5f5a750f500d1ff
+#   text hash     1d9f346519469146
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  46b0b114643b5fc2
-#   text hash     1d592fea2b02a5f9
+#   content hash  026135c097040e46
+#   text hash     2c93ab6d9aefaadb
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4cdae8784478df5a
-#   text hash     fd93a8efcb693c0b
+#   content hash  d5da32a6b3f09c1a
+#   text hash     c357700d27b931df
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

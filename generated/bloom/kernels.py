@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  50500df61fba15b2
-#   text hash     9a8ba0f595127d53
+#   content hash  2ea36caa443df1bc
+#   text hash     14100e6718986e1e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 
@@ -128,6 +128,8 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+# a weight is 0 in float32 if its score lies so far below that of another key; 1 more, for rounding
+VANISHED = tl.constexpr(105)
 
 
 @triton.jit
@@ -635,7 +637,7 @@ def norms(
         )
         slope = in_slopes
         fall = tl.maximum(fall, slope * k_total)
-    if fall < 105.0:
+    if fall < VANISHED:
         tl.store(norms_ptr + tl.program_id(0), 0.0)
         return
     column = tl.arange(0, BLOCK_D)
@@ -668,13 +670,13 @@ def least_fall(
 ):  # fmt: skip
     """How much scores of the heads [first, past) have to fall from a query to a key for the key's weight to be 0.
 
-    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it, and no
-    q . k is further from 0 than the product of the largest norms. As these are rounded, the result is a bit larger.
+    A query's own key is visible to it, and no q . k is further from 0 than the product of the largest norms; as these are
+    rounded, the result is a bit larger.
     """
     q_norm = largest_norm(norms_ptr, first, past, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
     first, past = Hq + first * Hkv // Hq, Hq + tl.cdiv(past * Hkv, Hq)
     k_norm = largest_norm(norms_ptr, first, past, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
-    return 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm
+    return VANISHED + 2.05 * tl.abs(scale) * q_norm * k_norm
 
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "parts"])

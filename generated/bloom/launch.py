@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d2a131da3b9e7b60
-#   text hash     6960b063f36f5820
+#   content hash  8b2f03de099e2a35
+#   text hash     bc59c77ccb71fa69
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  023a1426382855ae
-#   text hash     bbd0838190453cfc
+#   content hash  28f1141de95b2834
+#   text hash     9d7fc974997f3bfb
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

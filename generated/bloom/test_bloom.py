@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  47e6306a52e764f4
-#   text hash     2e43b7a6ace54bc1
+#   content hash  b35c97fec971ca63
+#   text hash     d4daa50d959caad1
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

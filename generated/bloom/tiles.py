@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  43d258049687996a
-#   text hash     d86f46459a30c962
+#   content hash  167579548c707ab8
+#   text hash     4d1c8fe67233c991
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

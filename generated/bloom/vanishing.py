@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a14761d497a695e2
-#   text hash     38a1b7100ae71cc1
+#   content hash  f209ae2d2475ab0a
+#   text hash     05bbbb357a771896
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

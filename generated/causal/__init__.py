@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f09a32a678bae41d
-#   text hash     f7bf8a4b0dd2248d
+#   content hash  89f5ed443c863217
+#   text hash     f0f9cb24b730da67
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aa58b6541049197e
-#   text hash     6419a68477278437
+#   content hash  8fb0638af2249e67
+#   text hash     dcae5fe27e489f5f
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ff74d9cc88537fd
-#   text hash     03ba020b5863a238
+#   content hash  62b34d1eb2cf2221
+#   text hash     7f594b097ce5006c
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e4c06f0e7c9a04fb
-#   text hash     d95e3631c6c523fd
+#   content hash  01a407efb43ad594
+#   text hash     2706b5cc9a805a8e
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

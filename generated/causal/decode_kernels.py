@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3a0dca4e636e14eb
-#   text hash     228dacf1c8ddfe3d
+#   content hash  6ac1fe706f95587d
+#   text hash     a8c3fe3e9be8c54f
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2544bcaaa74d34ce
-#   text hash     7c8d6538501fee92
+#   content hash  68874185cb53aa17
+#   text hash     b331ca7bd212d94b
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  173947fe123e94ef
-#   text hash     111fe70e6015fcfd
+#   content hash  a7596a9b30520af7
+#   text hash     2985c213bc5ffe2a
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6d08e4d9d159c57c
-#   text hash     65da7c57d334eee5
+#   content hash  d73b2a403a083515
+#   text hash     0bf1c00bc674b0ed
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

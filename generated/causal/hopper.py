@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fbcf1c306c83c37b
-#   text hash     57460ed193fb9440
+#   content hash  86429ff0eaed140a
+#   text hash     c533eef30469a720
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  876164464cc43157
-#   text hash     c9482e2f3ff935a3
+#   content hash  54d55d9267a9e75c
+#   text hash     4ae883b1dfc158fd
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c869882b11f799e8
-#   text hash     6dc5f4f72718f23a
+#   content hash  274cb8bae6760fb1
+#   text hash     b687179a62e3efbc
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3bc710c488a406a
-#   text hash     1cf29d036fffd7ec
+#   content hash  4020ec22fc876461
+#   text hash     bcdba66c5ddc254a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

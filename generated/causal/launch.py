@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95768d167fd2954f
-#   text hash     501d6423836d4909
+#   content hash  579311db38b0eb9d
+#   text hash     18dd1b9ccd9ede46
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

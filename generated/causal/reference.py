@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  401fb4fbcd95957e
-#   text hash     c326f1340564597d
+#   content hash  b5aaf13f82cace2c
+#   text hash     f1f655558fed6a4d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  492803797fcfb06c
-#   text hash     83a32158d7910e5e
+#   content hash  0eced0b46493d988
+#   text hash     ec2858a6f13fa5a8
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  edcc2da8c87bd453
-#   text hash     1521f1c57f86d7b0
+#   content hash  38336d227bc0bb5b
+#   text hash     8b422964491f3390
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bdb308a4ef7eaaa2
-#   text hash     38668f3b80562d57
+#   content hash  ffe4e079cd2f3990
+#   text hash     440825cb300da248
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  10d3b9f03835b7d2
-#   text hash     382ec0fd1fe465e1
+#   content hash  0812f9b3dab1d1ba
+#   text hash     509389a80211f3a4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

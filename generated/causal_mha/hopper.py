@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4f3c5d39a3f69fe4
-#   text hash     8e981952f898c451
+#   content hash  24948585e0fb5759
+#   text hash     3d7f0126ce9c72a8
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

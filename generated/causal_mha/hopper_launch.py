@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  44d6c3d114b7f8ea
-#   text hash     9ebdcc6aa2481674
+#   content hash  a20c7485efa89654
+#   text hash     3ead95444707ca85
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

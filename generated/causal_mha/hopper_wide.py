@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  de9603c863a57b51
-#   text hash     e4fdeea4c6c41d8b
+#   content hash  956b492c5905876b
+#   text hash     4a331dbe92c26ba6
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

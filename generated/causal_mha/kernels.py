@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3bc543d54f946cc7
-#   text hash     7bb24f2dc4748460
+#   content hash  e3eabeacdfff0982
+#   text hash     6962c9e24f9705d6
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  323e01109e1d88e1
-#   text hash     0f332c9c2181d88f
+#   content hash  e88a2b117ea670ba
+#   text hash     dbf6e1d0e2e8f939
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  619331d1c2d6f468
-#   text hash     8be0abba7aa0aa5d
+#   content hash  ac7b2bd0655704a8
+#   text hash     68a7bfbe4f364901
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b72d8be291a1986
-#   text hash     c569067424f29301
+#   content hash  8391994e57caa521
+#   text hash     a1436035309d97cb
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  554002f43ab15161
-#   text hash     6cea78a0dd7cba68
+#   content hash  574f1a5f1fdeb96e
+#   text hash     cf04b4730031062c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  afe52cfc0c32d7a5
-#   text hash     290fc19e548974aa
+#   content hash  ee840db817203cd9
+#   text hash     bbe72ae92d964e1e
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

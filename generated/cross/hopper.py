@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7fd598804737fcf6
-#   text hash     b719d170108fbc1f
+#   content hash  3640b9b9d2e35b0b
+#   text hash     3df9282874912ecc
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8b19caf4aa644b3a
-#   text hash     2b069e3b8e0a407e
+#   content hash  3bbddba59e04c24a
+#   text hash     b173bdcde0226947
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e30b941ce62510d
-#   text hash     f4a3c3b33ea233bf
+#   content hash  1851ad0f4ddf5a33
+#   text hash     d1ba2a513d8a9f14
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b6061bb42220bb8d
-#   text hash     45af055c083af99e
+#   content hash  b8799e5f2df10a98
+#   text hash     6e14d5842a9140dc
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

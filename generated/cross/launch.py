@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9c32dde3b5b791c2
-#   text hash     99df44aa6954e531
+#   content hash  3fc2206e6febc0ae
+#   text hash     cf2731adedc3ef85
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2e1f97bc2da53f22
-#   text hash     b34a808db868e43b
+#   content hash  f32bdc25cc7b8b92
+#   text hash     71b409f2ea7a3863
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

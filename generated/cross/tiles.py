@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  90cf7ee5b9b85640
-#   text hash     46253164b871dd03
+#   content hash  b979aceb287e0742
+#   text hash     03c4511afbe71da8
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dce1218876d8bb2f
-#   text hash     79bc23c795aa7ea5
+#   content hash  01c219e385d5acf2
+#   text hash     6cb53750a7a5f94c
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a105fd1e9c62bb5e
-#   text hash     9e99573c72c0be5e
+#   content hash  716111bcbf268cf0
+#   text hash     42b4c13f69f62cc5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

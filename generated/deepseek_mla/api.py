@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  627ef89184ade623
-#   text hash     7c765d43ed342a50
+#   content hash  52795c76650f6975
+#   text hash     f3eb67e0f1117125
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

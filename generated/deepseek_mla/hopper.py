@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee750aa6dc4bcee3
-#   text hash     b98b1db3df2b9ac7
+#   content hash  2ed2e1686847405b
+#   text hash     6a4c8abfb6924821
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

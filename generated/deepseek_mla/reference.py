@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  24858b7b7b3a4233
-#   text hash     5a503a646e2d82d4
+#   content hash  bcd39f00e55664d0
+#   text hash     0a698e41195a8edc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

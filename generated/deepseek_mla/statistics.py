@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  97ba2e493cf05208
-#   text hash     d10e7080debc6162
+#   content hash  257b6b6749fd2551
+#   text hash     0758f69d0af112bf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8fcecddeeaadbedd
-#   text hash     3eda8c31b3a46ca9
+#   content hash  caf98288ae39cf72
+#   text hash     6e8080e68a5a17fd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

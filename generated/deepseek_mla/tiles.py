@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f0004776fe7ea3cd
-#   text hash     230189814cd39a6b
+#   content hash  95650d45cb98b704
+#   text hash     d7b82a9268064013
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

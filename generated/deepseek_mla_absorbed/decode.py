@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e6fa24b575e17cd4
-#   text hash     72465f507cb76835
+#   content hash  fc03eabb9760d61c
+#   text hash     fd1e84393fb0dac3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

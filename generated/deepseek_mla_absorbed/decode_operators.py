@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b0cee2aad6af725c
-#   text hash     8435a9139fe4e547
+#   content hash  00b59231cbda4a45
+#   text hash     30c53c0bcf03dd33
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7fa81f96c7c1d026
-#   text hash     c67fa49e6f89bb24
+#   content hash  c349cb907e7c5f73
+#   text hash     7d52c52d9a790965
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e93f5a5a7c861ef1
-#   text hash     22a6515e4e91243d
+#   content hash  314cd111c714a424
+#   text hash     d94a785d8f141018
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

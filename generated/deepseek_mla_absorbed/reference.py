@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  40c519190896281b
-#   text hash     66a82a2c11f38017
+#   content hash  90adf21f3bd2822b
+#   text hash     4506abc3d57ddfed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

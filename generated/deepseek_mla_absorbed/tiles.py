@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e50c11e9f0f29278
-#   text hash     ac0f097e82d911c6
+#   content hash  41a6f0ad7a62d04f
+#   text hash     38513cc4fae875ea
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

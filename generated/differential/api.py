@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4dd87fc289cc464b
-#   text hash     4ae3469a73682330
+#   content hash  7beaf9c8f11101a1
+#   text hash     c75f478dc3eb75ad
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  23462a0551b854de
-#   text hash     b25a639066b19809
+#   content hash  44ed914295db8e71
+#   text hash     66f7017cb5ddee8c
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  54dcd6f4ff2d7a52
-#   text hash     e985cb0115a10fc2
+#   content hash  d16890fd7d356643
+#   text hash     34bc3a585372f049
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7e4ddd6968734c72
-#   text hash     f13be69bb0e5abac
+#   content hash  612dfeacdbdb5cf4
+#   text hash     b96d0d6244393265
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

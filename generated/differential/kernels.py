@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5a35cc5acda018e0
-#   text hash     4283b03f1569854f
+#   content hash  675b16a441076de2
+#   text hash     f0cabc7db4063499
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0ad3253adb85fad3
-#   text hash     3dd6576a8168ab57
+#   content hash  49a039c900a6991e
+#   text hash     f61be8fa8d1ffc1b
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

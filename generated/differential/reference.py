@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c5cbcdb8612c8a5c
-#   text hash     e18655bdf2a25f24
+#   content hash  9d2656e8d145d894
+#   text hash     3b864526d7aa4137
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

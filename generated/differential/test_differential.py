@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0bc6b19ab6d670f5
-#   text hash     e6c52f93a718b2a4
+#   content hash  e1e824bba6c7a357
+#   text hash     99817d823cdffc2d
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d4473af5e9dc705a
-#   text hash     a850f860041bd08b
+#   content hash  ba0b06fc14ff1eae
+#   text hash     426e04071079ed60
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

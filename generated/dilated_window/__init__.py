@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db838bfa8b7de2f8
-#   text hash     f9af3d7df8c3a3d0
+#   content hash  4941c26f37144817
+#   text hash     bb9c85105d206fee
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

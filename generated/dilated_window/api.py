@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1e0716086c4dfb24
-#   text hash     8871fce764b795e2
+#   content hash  142775153512c110
+#   text hash     e386dba7d49595eb
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d9451cffe38bf36b
-#   text hash     48906cc77501188b
+#   content hash  dbb712c622da0214
+#   text hash     89e61a54ebe94e03
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c94ed8b93e7ad442
-#   text hash     e159c4f9f9f79cd4
+#   content hash  a87542dab8e20d86
+#   text hash     bd5d717d9c3f5e45
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

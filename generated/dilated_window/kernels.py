@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  583becce2af348cd
-#   text hash     8368a10bf4c93a5f
+#   content hash  8d36a83d6c6c4805
+#   text hash     5083ffb08b0436cf
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  50eca5c2880468a7
-#   text hash     c2b5104a0512805a
+#   content hash  ba0bdf829f270d33
+#   text hash     ca698d2c2e8c7af4
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1bf5e13871cce29a
-#   text hash     25766190a8ce1058
+#   content hash  7e389ef08d2defc3
+#   text hash     d30ab5a7fe3e4c65
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

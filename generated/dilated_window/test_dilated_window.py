@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  15674fe82ec2eb94
-#   text hash     7c5fab702baecc06
+#   content hash  868b7cf69b0b1734
+#   text hash     fcd859e02b403dd9
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

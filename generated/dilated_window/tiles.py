@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a5709e1bdd2515d9
-#   text hash     7567add8f49a6d54
+#   content hash  b16ad9943dd0ff68
+#   text hash     161b0a1fecda2589
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  be8d97d7137e6e22
-#   text hash     26b001691090bd75
+#   content hash  1f41db92f75726e1
+#   text hash     37817f20ea180bb0
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  92b946bd66673012
-#   text hash     fd7f1fd33cdc02f2
+#   content hash  32b96712c90dac5c
+#   text hash     060c1f8fde6656fc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

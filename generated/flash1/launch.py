@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  db6e43058979ab18
-#   text hash     e9c7e86661429017
+#   content hash  b4d2f052b95b529e
+#   text hash     b97d42f82405bc90
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

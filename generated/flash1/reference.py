@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bbadd5a1b4cb1a1b
-#   text hash     dad8db79dca936c2
+#   content hash  9dea348dfe9f6c61
+#   text hash     b7ff800d87089710
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e29517e2b3ec4a3d
-#   text hash     ce0d13202c356ea5
+#   content hash  b683ce37695157a5
+#   text hash     e393dc31510c9715
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bf2c35c4afcab988
-#   text hash     51cefbdba2927dec
+#   content hash  d7418be5e65f7a62
+#   text hash     101db92fbb4c7e3a
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b1c2bd9934dfbaf5
-#   text hash     01e774e6460ace6e
+#   content hash  0f521793f7715518
+#   text hash     735a1b887f913f23
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9e84bd53ce0e983d
-#   text hash     466f9e6afe957919
+#   content hash  557890b658705a02
+#   text hash     c3f6fd362cd32c9d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

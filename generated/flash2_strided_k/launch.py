@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  053a012b839098cc
-#   text hash     3d395edcce28ebc1
+#   content hash  a98567863a165645
+#   text hash     0a0c3472c332ca93
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  83cf497df283e1dd
-#   text hash     30ea60bb081fba0f
+#   content hash  7027562f412a2505
+#   text hash     eb590bd49c8ead03
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  736bbb62298996a5
-#   text hash     add7c81d9b4223df
+#   content hash  37b1af70f9e5b881
+#   text hash     3d3f1e5d49aef2de
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f0b88929e1d4c628
-#   text hash     ce487aded3dd51ef
+#   content hash  e3c203b7c2ec510f
+#   text hash     1f4a3fd2a25572dd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

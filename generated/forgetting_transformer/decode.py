@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0d80d6d6f3cda334
-#   text hash     63ac1eef38fef429
+#   content hash  6ed56008a1abebc8
+#   text hash     787a2c1ec3a7a467
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  522e84c8ad532c52
-#   text hash     7e51c5c8c6476c87
+#   content hash  5f425f14a8a09669
+#   text hash     48ec8731155b68c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

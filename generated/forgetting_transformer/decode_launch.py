@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f19630940bcd3501
-#   text hash     6fb871abce0ad318
+#   content hash  ca28a79755aa03ac
+#   text hash     dc69f4252d0b0503
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  951ab69fd8f1c996
-#   text hash     398e6119ffb2b29e
+#   content hash  9406635eddd83e91
+#   text hash     004eb1871dc8e0cc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

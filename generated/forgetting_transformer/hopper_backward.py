@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bfb8dba593f3e9ed
-#   text hash     2835c42a9799d1f4
+#   content hash  5a0dc3c10b1b30fb
+#   text hash     be70df00fce57003
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68e93ead51781206
-#   text hash     b551e2f8319777f6
+#   content hash  281b14e5bfec6b81
+#   text hash     845334bd4f42f7b5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  153ce4f319f76385
-#   text hash     b7a0b4996a30ec3e
+#   content hash  c8b58ff9549881eb
+#   text hash     2fa22119824427c2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -151,6 +151,8 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+# a weight is 0 in float32 if its score lies so far below that of another key; 1 more, for rounding
+VANISHED = tl.constexpr(105)
 
 
 @triton.jit
@@ -789,7 +791,7 @@ def norms(
     fall = 0.0
     for h in tl.range(first, past):
         fall = tl.maximum(fall, -tl.load(sums_ptr + tl.cast(h * heads // Hq, tl.int64) * 4 * k_rows))
-    if fall < 105.0:
+    if fall < VANISHED:
         tl.store(norms_ptr + tl.program_id(0), 0.0)
         return
     column = tl.arange(0, BLOCK_D)
@@ -822,13 +824,13 @@ def least_fall(
 ):  # fmt: skip
     """How much scores of the heads [first, past) have to fall from a query to a key for the key's weight to be 0.
 
-    exp(score) is 0 in float32 if the score lies 104 below that of the query's own key, which is visible to it, and no
-    q . k is further from 0 than the product of the largest norms. As these are rounded, the result is a bit larger.
+    A query's own key is visible to it, and no q . k is further from 0 than the product of the largest norms; as these are
+    rounded, the result is a bit larger.
     """
     q_norm = largest_norm(norms_ptr, first, past, q_offset // PART, tl.cdiv(q_offset + q_len, PART), parts)
     first, past = Hq + first * Hkv // Hq, Hq + tl.cdiv(past * Hkv, Hq)
     k_norm = largest_norm(norms_ptr, first, past, k_offset // PART, tl.cdiv(k_offset + k_len, PART), parts)
-    return 105.0 + 2.05 * tl.abs(scale) * q_norm * k_norm
+    return VANISHED + 2.05 * tl.abs(scale) * q_norm * k_norm
 
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "Hkv", "heads", "k_rows", "parts", "own_parts"])
@@ -844,7 +846,7 @@ def shorten(
     norms_ptr += b.to(tl.int64) * (Hq + Hkv) * parts
     start = part * PART
     # sums that fall by less in all leave no token without weight: see least_fall
-    if (start >= k_len) | (tl.load(sums_ptr + tl.maximum(k_len, 1) - 1) > -105.0):
+    if (start >= k_len) | (tl.load(sums_ptr + tl.maximum(k_len, 1) - 1) > -VANISHED):
         return
     # of the heads that read these sums
     first, past = h * (Hq // heads), (h + 1) * (Hq // heads)

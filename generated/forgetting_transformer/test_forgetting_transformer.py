@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  24e4f7712f843a6e
-#   text hash     5b7fa2477c5e9c7f
+#   content hash  56740445b1dfb290
+#   text hash     4aace446ff3ce105
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3aa049251fe0bbe0
-#   text hash     5313a8ea68c05be6
+#   content hash  fa9d080019047e3b
+#   text hash     3ad0cb4b5c74f79f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

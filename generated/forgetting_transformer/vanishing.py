@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4af875d6bb01ea24
-#   text hash     2096c4b0101f88e0
+#   content hash  ee8bf54f63a221ee
+#   text hash     05575c3262755ded
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b60b9ab3f2790bb4
-#   text hash     2f2d96d3c8481f29
+#   content hash  d211dd38c7424f3f
+#   text hash     9f4e329ea7e6728e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

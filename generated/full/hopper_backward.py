@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cfa5716724a7eec1
-#   text hash     1fc06c66a2cf2ee5
+#   content hash  18bd37818bf402f9
+#   text hash     78547b660bbd85e6
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

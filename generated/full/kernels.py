@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd87e7647a7a0b42
-#   text hash     36c41f0ac0ac1a3e
+#   content hash  ba9a9b43e3ddcdb0
+#   text hash     312cac6844ae40d1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3bd9c57def415ecc
-#   text hash     679b11562d4b0c04
+#   content hash  639ca82442ccc952
+#   text hash     e13d7db7616ea59a
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

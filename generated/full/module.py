@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8d9876f85c9b78c8
-#   text hash     55da705b0cf11665
+#   content hash  e83675ecdd2498b3
+#   text hash     8065db6be4c219c3
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6724592cd868d6eb
-#   text hash     1da6668d72116df5
+#   content hash  e6062860436683a1
+#   text hash     93a62325cffd0c2b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  21b385b97b3badf4
-#   text hash     97dc8441f2b5ae0c
+#   content hash  7d823a91ff682945
+#   text hash     e2112ee965b8fc5c
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33cb45937bab8072
-#   text hash     88197995a6fbee4c
+#   content hash  75f47c4fac9a3c2c
+#   text hash     3e13927e3d89ff8c
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

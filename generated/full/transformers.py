@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d201660b83a1cd2c
-#   text hash     de9ff52f78e352e2
+#   content hash  e5468f753e2dc494
+#   text hash     da4f364ec227fbb9
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  763063a1c92d23aa
-#   text hash     0ebeddb1d94f538a
+#   content hash  59f16fbcdae104bd
+#   text hash     5033811f7d227ecd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1423e03ac402143b
-#   text hash     b4d6f748ce7b6df5
+#   content hash  32135fb282f7905b
+#   text hash     7de3eebbdce52061
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

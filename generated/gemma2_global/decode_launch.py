@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ec96a1bac253ee79
-#   text hash     9d2d60b86be9fb4b
+#   content hash  e08482b4d32ab182
+#   text hash     b0ef7b7476e4cbe4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9e1265adaed9380b
-#   text hash     d56b63b0689a87f9
+#   content hash  620aed22680869c4
+#   text hash     e74cc41d130bf945
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ad1ba6d6085b210a
-#   text hash     1c54d7d6f20d1c47
+#   content hash  2012412deeee5b6f
+#   text hash     172f7dcf8f10dcdf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

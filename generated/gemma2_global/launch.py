@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3b209bcf58bccdfd
-#   text hash     35bc6209454a0ab4
+#   content hash  cdf1e4fed28175bf
+#   text hash     d99e2401f74a1d70
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

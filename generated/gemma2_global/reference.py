@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6a01d2a3dff04754
-#   text hash     565597665bf09195
+#   content hash  5020e7d2985ba90f
+#   text hash     c577b1bacdd0cb71
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

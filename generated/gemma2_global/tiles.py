@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c8b56ea9ada895d4
-#   text hash     2a7b9cce845ef7b1
+#   content hash  da3e0639346f4e3a
+#   text hash     3cbe0efe4cc60a54
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

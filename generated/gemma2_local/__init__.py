@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47d315bb12cf5d43
-#   text hash     9ecd0b8182eaf3d2
+#   content hash  55b0524861fba28b
+#   text hash     41824273f0b64e78
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

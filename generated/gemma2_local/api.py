@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d01b6acf123d3a7b
-#   text hash     4f1d41ac2f157053
+#   content hash  ee4b0fe57ee44c19
+#   text hash     0aee326e95dc6329
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

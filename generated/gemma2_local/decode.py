@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c5e955f5ec693a42
-#   text hash     a50c35e3f33189ef
+#   content hash  56cf5a6e8a25d1ac
+#   text hash     23455cf98e37ced0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

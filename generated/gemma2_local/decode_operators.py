@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73e84176b26972b7
-#   text hash     ae3a3690d9f83fbe
+#   content hash  21c0862f69920085
+#   text hash     3e0df9f5153af0d7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c17326dcbc2d5f14
-#   text hash     33d53b45c1da1202
+#   content hash  6f87cbc3db6dc594
+#   text hash     94c82bbb25e28e1d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1c931aff88ff980b
-#   text hash     c9199ce70b1d9af2
+#   content hash  45e0573b95f22255
+#   text hash     628bb9089277658e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f0856438f39b9eba
-#   text hash     b473b9a0cbf031e6
+#   content hash  7765ce72148418b0
+#   text hash     75bbca95f719ff7a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

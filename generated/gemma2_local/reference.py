@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  605b8980ec39dfcc
-#   text hash     5be296cf75cdf37d
+#   content hash  17d17cec83ff797f
+#   text hash     f760496f709ade6d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

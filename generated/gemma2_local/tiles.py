@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ae17f8976aa5a80e
-#   text hash     757fd6521dc2a497
+#   content hash  73b88c3160cab26d
+#   text hash     d61bac0d622a18a6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bf959fc71cd4e65
-#   text hash     f068612a71f2b7cb
+#   content hash  80980eb720f661e5
+#   text hash     82dfa314aab00391
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  535eb20a8302a0a5
-#   text hash     e58facd313c73eda
+#   content hash  9f3e21a3f14e661b
+#   text hash     8db19eaf302c7fa2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

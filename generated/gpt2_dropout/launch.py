@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9e4c931d0f490f17
-#   text hash     c95b1366ad7bd416
+#   content hash  49080a23eb73ce6b
+#   text hash     dad6445cb188befd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b88549f41af75935
-#   text hash     4eb20b0de1209ec0
+#   content hash  b8938e890871badd
+#   text hash     7ea31eba42af6d1b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

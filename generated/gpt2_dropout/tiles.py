@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3497ffa991425e45
-#   text hash     1b5d4dc4634032bc
+#   content hash  f107a76698d948f5
+#   text hash     376436d22f949658
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bda90d08a408b81c
-#   text hash     77933ce53ced6227
+#   content hash  0f2291c5230a5c15
+#   text hash     9cc526408f9573af
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f19e9c72321dca66
-#   text hash     56a8e611ba02d583
+#   content hash  f08da8da78902246
+#   text hash     d82219189137a56a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

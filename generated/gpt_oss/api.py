@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fabfab9d695414d9
-#   text hash     6ad4f3775d81fa0a
+#   content hash  f881146c933020fa
+#   text hash     c72ac20734590599
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4416eaf794904712
-#   text hash     1a6d67ab2b508b89
+#   content hash  f4b50e27329ab997
+#   text hash     de021dd63342cf0a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  abb6318c48999afd
-#   text hash     bd8b1e76adbe206e
+#   content hash  15e667e0e774f950
+#   text hash     a455672e7e747034
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

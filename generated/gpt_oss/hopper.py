@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5dec069ace50d754
-#   text hash     196eff6fd1ac4968
+#   content hash  71c9dcff2dd0ed64
+#   text hash     cfc865e2d6a9e37a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

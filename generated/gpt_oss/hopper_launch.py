@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94e1f1c2bd834834
-#   text hash     c16a48842d8103c7
+#   content hash  955e207495bdbb54
+#   text hash     8b1526dccb4aee4c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2802ac6b034a8562
-#   text hash     650b54bbc319b4fc
+#   content hash  f3b5f3e73cd4054f
+#   text hash     1b7fc0fc1000ec26
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3d43bb7cf3107e03
-#   text hash     4b84927df362af00
+#   content hash  d4c0fc1a03e0f4da
+#   text hash     d11ae984d533b66d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  68918937436c845e
-#   text hash     229d08e700bfc5b7
+#   content hash  e33dd6cec3118b4d
+#   text hash     2994454f7f5e2d19
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6728b2738833d552
-#   text hash     476fb0dd18411240
+#   content hash  468a2da2c0fb1bec
+#   text hash     36ee269df81fe5ad
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  22c937fa9144e5d8
-#   text hash     9be8f3870605da2e
+#   content hash  551ef82e5511519e
+#   text hash     460305ebdcde6b6f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1673eb29cc8cbbfe
-#   text hash     3155f5f869d08587
+#   content hash  ccf8d3b64f83ad5d
+#   text hash     0bf115144dd27cab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  32cc29da381f23b3
-#   text hash     bec2b6df8947539f
+#   content hash  04967c6b523e8d0c
+#   text hash     41240db83db68465
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dfeb377c0d498cc8
-#   text hash     6fa7082e5219b1ce
+#   content hash  b7cf6bee198f1d69
+#   text hash     cf6f61f92f58eb4f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

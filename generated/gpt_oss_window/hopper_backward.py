@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fc7e1b2623d303c3
-#   text hash     f5e9b56e7090bb13
+#   content hash  781b07ceb2bc22ce
+#   text hash     847ba799c8ea8fbe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

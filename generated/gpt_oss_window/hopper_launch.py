@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  144b4199ddbd6606
-#   text hash     510f19892b191766
+#   content hash  b3a14eb4275a6845
+#   text hash     901ba4fec627cd21
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

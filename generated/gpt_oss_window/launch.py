@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8847c0908d4b6e6f
-#   text hash     10f9186a8c6aee29
+#   content hash  db2b13ba8a3efcbc
+#   text hash     41d17898b7bcc44c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

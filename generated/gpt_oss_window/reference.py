@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71ca64bcdcbd0ef9
-#   text hash     477952c7ef81567c
+#   content hash  f939e8fb673e0ae7
+#   text hash     0d2225d758732923
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

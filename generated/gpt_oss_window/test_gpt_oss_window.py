@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  add6fd6fd9bd938f
-#   text hash     f9d5f1c809a6fc09
+#   content hash  a62fbb0bdbef722e
+#   text hash     7572726b376cc9de
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

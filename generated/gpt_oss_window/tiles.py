@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  39008fc8a8605ecb
-#   text hash     945cc7c9c72d5456
+#   content hash  29303cf599011dd2
+#   text hash     f67b87bd15f14a8a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

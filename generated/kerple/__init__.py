@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  169cbb7d95c085f8
-#   text hash     226c44d2f141c645
+#   content hash  032ec6e3b071b66c
+#   text hash     73a9f02232b6bb8a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

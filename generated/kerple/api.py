@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a7902eabe8610bc8
-#   text hash     c1127ad58309c592
+#   content hash  07824227368db184
+#   text hash     ee27f0304fa9e477
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  be6e51a669f6d204
-#   text hash     e0f7ec7c53e699a7
+#   content hash  21f2760355d4e17f
+#   text hash     5d34257079d4b830
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

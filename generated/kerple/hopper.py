@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e8dc95037631aefb
-#   text hash     d296a0671d25d7bb
+#   content hash  6ee7f581ff6c0b54
+#   text hash     9abcb22cd69661fc
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

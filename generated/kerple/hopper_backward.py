@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d949c001b711a2fb
-#   text hash     94cd3b01595d76c4
+#   content hash  71c6edc700951910
+#   text hash     bc46055aee795b3c
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e38a44aa4d5d754
-#   text hash     3ae5ce7917cb42d2
+#   content hash  62a0ea5a0c5974d2
+#   text hash     2464d831bb1f224b
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

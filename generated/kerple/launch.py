@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b67ae0cf68b31842
-#   text hash     d0860342af725888
+#   content hash  2dfdc52adc0d14ef
+#   text hash     35daee2f5b774d25
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c84dd11130cb6463
-#   text hash     3642156e2d14ca10
+#   content hash  e2a58adc96da0330
+#   text hash     ad99a144f7715e2f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

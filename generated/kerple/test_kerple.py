@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e6762fed54932bad
-#   text hash     4ee056b0f98af7d5
+#   content hash  7fe86e82074b500e
+#   text hash     c244976a2882e8c9
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

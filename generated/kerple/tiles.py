@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf43017d3f4455c9
-#   text hash     fb0fc1f4132fe4c7
+#   content hash  bc0bed0a200dc0eb
+#   text hash     8306fbebb16eabd2
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

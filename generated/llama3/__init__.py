@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96649a845ffbcacd
-#   text hash     4b0d5ab2e276555c
+#   content hash  2dcd3d9c365fc27f
+#   text hash     361f20601ee5396f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e85ee85a68616b6c
-#   text hash     ad3ec725893916a9
+#   content hash  e8301afdf302b96c
+#   text hash     3086e2fcb1d1b386
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

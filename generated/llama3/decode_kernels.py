@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a83e6da8e547b01
-#   text hash     984578717b5602b3
+#   content hash  d744e11d263e5c86
+#   text hash     f30a01f695989c6e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

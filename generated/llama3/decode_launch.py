@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  74717410dac9802e
-#   text hash     683d9b7fb276cd9d
+#   content hash  e36ac1cb290a9c1f
+#   text hash     8c0e42448607e578
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

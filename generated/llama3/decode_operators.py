@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3e5495f6b633751d
-#   text hash     a463532f9ec4a58d
+#   content hash  8282e2e82e3264a8
+#   text hash     5ef78f1298e90764
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

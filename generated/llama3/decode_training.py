@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  547765534a15ed5e
-#   text hash     2e6775ec947ee3cf
+#   content hash  d3d0442d69e83a38
+#   text hash     ddadfc79d316e5c6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

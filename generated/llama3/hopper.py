@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9a64a814b975807f
-#   text hash     27ae6218755ef972
+#   content hash  1a5b214723ab5f44
+#   text hash     a0f288d68b142850
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

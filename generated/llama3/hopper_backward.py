@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e396d4ad943b7ed
-#   text hash     535973a803b82efb
+#   content hash  34daa5b64a824d25
+#   text hash     fcc73c24014cd9fe
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  48342ed5e10bed4f
-#   text hash     197d9890a733b300
+#   content hash  d4d50602f78c57ab
+#   text hash     35f631d8b3c2e987
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e23a7d6ec848cc9
-#   text hash     02bd69bf7504c94a
+#   content hash  2fb794e83c7e0d22
+#   text hash     cc0dbdaa6003fe6f
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

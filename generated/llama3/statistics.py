@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  465339613212c035
-#   text hash     854145b90cb2dac0
+#   content hash  09589d86163fa838
+#   text hash     53cb9dbf8333eb94
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

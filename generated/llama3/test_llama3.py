@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  181a576f970589bc
-#   text hash     aaa7000cd82f5b2d
+#   content hash  a4b317386fa1b48d
+#   text hash     03cc253999ad028d
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  917c07c3c8efc991
-#   text hash     059e84f9af37e69a
+#   content hash  aefdc65f22e27a81
+#   text hash     f1c6580cab60d1fa
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

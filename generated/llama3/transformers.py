@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ed25cef383238e1f
-#   text hash     2b153554cdf41f84
+#   content hash  94971727684a41fa
+#   text hash     34b13f9a60a34d0c
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

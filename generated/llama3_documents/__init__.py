@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b0d40dc694b39362
-#   text hash     7505c95c61071b38
+#   content hash  397211fb86f4e179
+#   text hash     20ea3101b27dbb1e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3758fac0d5dacbfb
-#   text hash     d032bb6d5e8fc8b0
+#   content hash  86c93cc57dc6ae34
+#   text hash     6714533d9a9891da
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  40317d27eda2e1e8
-#   text hash     5dd2d53be702d45a
+#   content hash  f3b8c416dae83a83
+#   text hash     f392d302731b9762
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

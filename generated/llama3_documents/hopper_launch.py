@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5f5ef7bc810df774
-#   text hash     9471a0fa12ca946c
+#   content hash  bdfeee3157a25731
+#   text hash     df7eed7598549e24
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  990451ac9dda6fb4
-#   text hash     6bfb36882ebf8994
+#   content hash  28049ede63d35a8b
+#   text hash     fbf994ce589102d3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  902af468a46aa7cc
-#   text hash     ee2696fcb904fa6a
+#   content hash  e69d1e48e6f58c36
+#   text hash     9be3b73facfdc7f3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

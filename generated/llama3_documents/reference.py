@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a4f3ca19e000fba0
-#   text hash     7bb09b4424072a80
+#   content hash  35af6a464d5982f3
+#   text hash     741ff43f07e2531e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e698c296be50e0b
-#   text hash     6deed9afe99e0903
+#   content hash  95c8bdf3f66f397f
+#   text hash     1a1db75ab288cd1a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b4f6020a6311a43b
-#   text hash     37feb1ef5fd8e0d5
+#   content hash  0448ebcb09ac6ab7
+#   text hash     97e2fc1682612da3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eab5d741f4124f7a
-#   text hash     4e87ef1cce3e55af
+#   content hash  4fcb9df166671805
+#   text hash     f2da37fa79bfe1f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be3283d4a0207777
-#   text hash     9a5d7783cd776597
+#   content hash  10dddd229177f77e
+#   text hash     d418b98d010b2b05
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  381886739b4f39d0
-#   text hash     7e455febaaeb4270
+#   content hash  3042e347b6b706fd
+#   text hash     5cad76005ab4be60
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  127573b2bdc1b934
-#   text hash     262486d635635625
+#   content hash  ce1751d5d15c7550
+#   text hash     8258291b92cac869
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  541a5360e06c3016
-#   text hash     c9e3cb6b6bf4bc54
+#   content hash  6a924dd551057d86
+#   text hash     84f44292eec7e2c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

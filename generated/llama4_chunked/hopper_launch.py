@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6c45272a2c1bc47d
-#   text hash     ae645c57df80d2d6
+#   content hash  e8e3c35494d54a45
+#   text hash     bd558b11b1194611
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ab98436d564d9fb9
-#   text hash     af6a658f3a6562cf
+#   content hash  e19fca5cecf4b372
+#   text hash     b6a5bcdb36e6110d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9b327388768e24d8
-#   text hash     d86c950f2f786072
+#   content hash  c2a5905efa126257
+#   text hash     cf3a8253e2b3ed05
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  568ffeffac86729d
-#   text hash     3558a8a65fa3beba
+#   content hash  684f948345382dd9
+#   text hash     b2ff21d684c9eff6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2226c5b0933a11f0
-#   text hash     9959121ceeb89be2
+#   content hash  88c62aaf1bfdee30
+#   text hash     9b769e3f0a2b02be
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

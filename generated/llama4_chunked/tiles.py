@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dd09767cae4c80c9
-#   text hash     219b01cea01c0e6e
+#   content hash  e35d62b369472545
+#   text hash     7d49d1acb178cb89
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

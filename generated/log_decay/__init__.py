@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  202b23d7e0bf41a9
-#   text hash     4166a6366844ab41
+#   content hash  61b4d47ac0e3c6cd
+#   text hash     6f7567faa1c7c233
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

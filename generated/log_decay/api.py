@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eaecfb6a87440c6f
-#   text hash     984d95fd62a7af15
+#   content hash  f74f2c3cfd796f96
+#   text hash     4778905dfdb6b4d8
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

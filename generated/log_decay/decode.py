@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a6d33ceec3526152
-#   text hash     874abb1e3f7b1caf
+#   content hash  ea708de1e3657c2d
+#   text hash     5919d7c302ca173a
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

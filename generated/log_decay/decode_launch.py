@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  290ab11369ab7398
-#   text hash     03760f5429dd6b9e
+#   content hash  a7403d439b5f0b16
+#   text hash     3bb4518b3c294391
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

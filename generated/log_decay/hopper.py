@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae4c348ed3a38d6a
-#   text hash     e13afe9a13e030ba
+#   content hash  1d78d603b7c63fc2
+#   text hash     70204a673bbb9c6a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  32c90cb10177ab14
-#   text hash     7dff808de6d01863
+#   content hash  0cde61f1f689e3cb
+#   text hash     4e63a95c4dcefd3f
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b1e708f18cc265a
-#   text hash     0be268769ea51eba
+#   content hash  038b58c72b812d2c
+#   text hash     0e833259e1416d0b
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

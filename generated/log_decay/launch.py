@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d98a769e061a73d6
-#   text hash     a3e00ef85cafba3c
+#   content hash  d2beac682f6b534e
+#   text hash     dd63239a6f23c4f4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e1d0467be080e6f7
-#   text hash     8be204b55153a497
+#   content hash  fbcc5b14d6f5dc9b
+#   text hash     82e82b4b1afacd9b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e1455b5ae77af6b6
-#   text hash     70e8fce7c37a8aa6
+#   content hash  fe35b2b3c13afe7e
+#   text hash     f3da6aed73f630d7
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  014c3ca270f3cdf7
-#   text hash     92c1d455fd621953
+#   content hash  00a90f61bd933b8c
+#   text hash     21ec9d29bb3ff57f
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9826aab1b66c6ad1
-#   text hash     2b18988a7b2a8d11
+#   content hash  015d95a7e3f4898f
+#   text hash     fa9a121da8381656
 #   render with   attnforge render specs/log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

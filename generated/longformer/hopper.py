@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e9b109d4dea3069b
-#   text hash     9c39b3be80ea3af6
+#   content hash  e8b0f2299ce1cbd4
+#   text hash     a2872986d39db0ef
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  84a4d4a625d1d9a2
-#   text hash     eba7a06fb0d5102f
+#   content hash  e9ecc8732fbaaf37
+#   text hash     c0087141fc285b2f
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

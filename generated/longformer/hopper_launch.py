@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ced4a43ef1460ea
-#   text hash     4e1547e1417dd8e7
+#   content hash  392c0046165f5e44
+#   text hash     cf7d057683bb79d4
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  48f5308ec9050a59
-#   text hash     dcd342c772fdc609
+#   content hash  b7cf96ce09bca9e3
+#   text hash     7d97be94d151d3d4
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2d4f27d52ef22059
-#   text hash     632178709bfb0a0c
+#   content hash  46b18169b6ca799b
+#   text hash     7841039367e06c00
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c99c4f12822d2524
-#   text hash     203f8af213a94eab
+#   content hash  a02eafe1a7a0cf4c
+#   text hash     512c587ca48dcba5
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

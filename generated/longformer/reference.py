@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c012f90723d573e
-#   text hash     32383e39f5299109
+#   content hash  3f913fdc70d2ebff
+#   text hash     435f3b2f5ff51aac
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

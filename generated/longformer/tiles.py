@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c3b6f8b015c61104
-#   text hash     43387cd26f5eab32
+#   content hash  ebf0829255c81ed6
+#   text hash     dfad9133724f8104
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c1b677896ed6444
-#   text hash     bb9b7a827825830f
+#   content hash  68fafea95fa5f93c
+#   text hash     69d920a5a7c686b2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  52bf04bb0cf61e10
-#   text hash     82c8f4066e42d9b2
+#   content hash  47eb2b271ade246b
+#   text hash     d1e29a5010c96825
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

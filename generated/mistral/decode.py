@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1be44bdde3a58a9b
-#   text hash     7a88608caf67fe0a
+#   content hash  697f11dde0883481
+#   text hash     95a938eeb696df92
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a512630357f59fe1
-#   text hash     7c9df68f24f27197
+#   content hash  f5fba4ca7b8b448f
+#   text hash     65163b812cde1705
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

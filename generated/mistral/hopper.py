@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  29cd7039631702f4
-#   text hash     3c8c0143d1f6154b
+#   content hash  17e171168be8c4f1
+#   text hash     5612e32b35e0b8fd
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dffc7d5350e7c1f5
-#   text hash     e24e3db972016ce7
+#   content hash  a259c0caaf58fc48
+#   text hash     bcdba1730e9be68d
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  905c6cd38e96c748
-#   text hash     afbe8fe59eac1be0
+#   content hash  e7d5427b3f741e4f
+#   text hash     7c54f60c597e91a4
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  84e3aef83f4a2c85
-#   text hash     8f08da655f734c96
+#   content hash  1f6af611f82f59cf
+#   text hash     7aaffee3c282efc1
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49e0938df7f88e49
-#   text hash     bc82778a34d6a0a8
+#   content hash  6eb443cecffd36e6
+#   text hash     3f7faf63d55121dd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

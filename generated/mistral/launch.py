@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46592b1742e03439
-#   text hash     737141c36e113dd5
+#   content hash  8de2068b0708b13b
+#   text hash     77c0b26187f2f988
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4356c46497000d8f
-#   text hash     1dcdba36a11426a9
+#   content hash  192610808eb61cb7
+#   text hash     6bb1d4e403ac1813
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f3a01db61d6377e
-#   text hash     4e7932319e38cfd2
+#   content hash  f7f0f03d07fe9865
+#   text hash     503420b206271379
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

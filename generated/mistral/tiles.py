@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f981fafad011dafe
-#   text hash     570e2f1a2a0027a9
+#   content hash  6d85e6f3df9230db
+#   text hash     75370cd51ce3bb34
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  45b028c15e70a90a
-#   text hash     5ae669149bdfac0e
+#   content hash  d13e1a1b85a7393f
+#   text hash     8e613b53827cd423
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

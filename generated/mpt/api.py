@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b2dfbdb5feae9090
-#   text hash     f601b6d47054d8d5
+#   content hash  6ab9a906f762b276
+#   text hash     ba56b5b2e1c0dc63
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

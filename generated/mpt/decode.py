@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8155ef917015dae7
-#   text hash     53a79a8bb2e79dcb
+#   content hash  789124f41db0fba5
+#   text hash     ceec57f8fe4b08a3
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

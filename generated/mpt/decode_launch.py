@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ea4cad3fcf2c0421
-#   text hash     de8c02310f53cff3
+#   content hash  c47b5ce7302563c7
+#   text hash     6d2746a7eeab75d2
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5991e97bba087d41
-#   text hash     dc9da42d63975a06
+#   content hash  e5fc254f8ffb9fd5
+#   text hash     0c5733d9130f0dea
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

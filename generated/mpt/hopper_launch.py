@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c07c856be93ad7f9
-#   text hash     fd0237d64171d8e3
+#   content hash  4c9753b1dfe9d444
+#   text hash     363f00e4e2752d5f
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

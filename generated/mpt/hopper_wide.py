@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cc83d540cbb878f0
-#   text hash     3a3fe91472e3b8a1
+#   content hash  43572b3a0ba3d047
+#   text hash     8c045ce824a4d0c9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

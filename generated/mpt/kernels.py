@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  561bb8b87be2eee8
-#   text hash     5649c94d5836075b
+#   content hash  d205d7c22566ef47
+#   text hash     fdf8cf45662485a7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

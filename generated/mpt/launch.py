@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  144f41a0c4926445
-#   text hash     60f2bdc1e67b786e
+#   content hash  df2478a331a10471
+#   text hash     ef31adb0e48b2c5f
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  206a0a6e7e7c5015
-#   text hash     43f55fb7272729a5
+#   content hash  5eb7476508f5aeda
+#   text hash     0fef59434c43f3ed
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0d74357b7a144b2
-#   text hash     a5797c95e9a30f81
+#   content hash  a35ff4643c773382
+#   text hash     c69d7498cc6c5d7a
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

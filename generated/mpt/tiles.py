@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  127f2eb1fc3affe9
-#   text hash     c7856555bfdffaae
+#   content hash  be03cfedb64cabad
+#   text hash     411f9094ff2ff1b2
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

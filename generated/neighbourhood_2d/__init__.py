@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  796a33a684d8d72f
-#   text hash     3f2feef1cf6ed7b1
+#   content hash  cee637f8b8e1883c
+#   text hash     1d38cdc0d5397284
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ea94e146cee2f40f
-#   text hash     ebe67fdbdd7a41cd
+#   content hash  7f9186c1b9670b79
+#   text hash     c964cc69c5e0de84
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a5ae2c82a62c77f8
-#   text hash     26c7c65f7f2a3a88
+#   content hash  f346c0903e2b9e3d
+#   text hash     d62c932116c9bb69
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

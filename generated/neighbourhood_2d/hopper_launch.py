@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c0624647440a4f0c
-#   text hash     bf70bba5f91f7523
+#   content hash  9d07ac3057b25517
+#   text hash     b1c5d7bf7b7e3596
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

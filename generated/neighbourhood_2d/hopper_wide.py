@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dc29cc40e688ed8e
-#   text hash     7bd3ee99f29de53d
+#   content hash  9406042ba930006a
+#   text hash     692727f313ac6b08
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

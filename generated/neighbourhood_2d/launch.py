@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8939f230b91d0e8e
-#   text hash     f62d8e7882469810
+#   content hash  edf945250faa7d9c
+#   text hash     708c28a3790fbc3d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

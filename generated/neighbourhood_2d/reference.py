@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2c301de5ff50ff0d
-#   text hash     9110f6ea97a143b2
+#   content hash  58393563c8a84152
+#   text hash     b636796c2b326cf3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

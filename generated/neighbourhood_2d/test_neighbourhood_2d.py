@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b77f7e875c9a9a4e
-#   text hash     5f264abcfcead434
+#   content hash  0ff3a914ed4d0c6f
+#   text hash     2b8a1ff436806aad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

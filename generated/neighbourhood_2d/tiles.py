@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f5bd1937ebce695f
-#   text hash     34fbe2928bbe777f
+#   content hash  339425baa2fd781b
+#   text hash     d4ff6d041b8624f5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

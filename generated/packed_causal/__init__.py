@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4f0e627d37dd9092
-#   text hash     6fc3c211b280335b
+#   content hash  59b2c4792ae6ca46
+#   text hash     fc71de4b4d087b78
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

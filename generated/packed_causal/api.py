@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e3a825b5434690cb
-#   text hash     2859506c3c089fed
+#   content hash  60012edf42158749
+#   text hash     945dc5f9c23798ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ebc722b2b6d37f9e
-#   text hash     cd95dad3ef3157a1
+#   content hash  148cb9d25324fa2c
+#   text hash     abdc55e0576a530d
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23b4f563c89f0265
-#   text hash     f6072a9731ada3f2
+#   content hash  ab1b589594d06253
+#   text hash     8a6418ed671ffa70
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  691451ad462e43ca
-#   text hash     98021a26d96fe151
+#   content hash  e1da4ad9c785b6e1
+#   text hash     bc6bba53b8b09e94
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

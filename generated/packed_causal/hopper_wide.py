@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64e13d9cf5a538d5
-#   text hash     7cc4cd08ca159bf4
+#   content hash  3733dca0b841b1f7
+#   text hash     f32b1f8552edd4b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0f530c530965d04
-#   text hash     4f6cb75492f52d48
+#   content hash  62d63556f9651c42
+#   text hash     c9c52e60e2caca3d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

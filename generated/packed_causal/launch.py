@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f8656940859a92ad
-#   text hash     bd1a7da06dd2ca16
+#   content hash  093ada1f04c38908
+#   text hash     afa9a76640472655
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d612d065658d4e4a
-#   text hash     dbc1b7f8d9f94ef1
+#   content hash  db4e4dc776b1a6ea
+#   text hash     241ffd79ca9efe8c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

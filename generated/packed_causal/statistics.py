@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  83900ed3c4edd910
-#   text hash     f63fd29718a750fe
+#   content hash  6c1be012eeb4ef66
+#   text hash     5e4c8e1b14ce87f0
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

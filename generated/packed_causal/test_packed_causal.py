@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  52fe68d29e96620d
-#   text hash     91e636dc35ca3a47
+#   content hash  14f215cc25d3430b
+#   text hash     2cc7927daceec156
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2e81e50d51fb8f79
-#   text hash     b192a0433ba933f2
+#   content hash  a9beac622ea6f1ab
+#   text hash     fe72873ac9eeca31
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

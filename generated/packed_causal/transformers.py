@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8b0da33626cb6332
-#   text hash     84a18c6f04e94397
+#   content hash  7b9e4ce1020a1b6d
+#   text hash     464f36f02591d787
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9c35302dd2d934d6
-#   text hash     d56318cd6434623c
+#   content hash  471761048d2a53d7
+#   text hash     55e2d53adc0dfdeb
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd9187f047f5f3f8
-#   text hash     ba516cf403a64a05
+#   content hash  3e5598d72b0fd6a0
+#   text hash     ece0b6f53fecf4f4
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b3f5421e8738563
-#   text hash     abd947a93bba3992
+#   content hash  62abff7cfe23f429
+#   text hash     cddb1803d442689d
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7662c99b4ff09814
-#   text hash     1d55013f55502f2f
+#   content hash  cb20c209c5bb5ebc
+#   text hash     81e31bd7cf0b2f08
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

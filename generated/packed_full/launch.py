@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  185ed9dbaa448fd6
-#   text hash     55611ce15a89c607
+#   content hash  d0991e33ce74199a
+#   text hash     447f4c649946acaf
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

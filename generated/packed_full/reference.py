@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a368a3b339bb2182
-#   text hash     7fa88aa07e0f2d58
+#   content hash  6819b8cd5f4ed5c8
+#   text hash     3349cfc5c5a3ec1a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

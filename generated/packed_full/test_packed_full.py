@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  90e9a7b838ceddfa
-#   text hash     a93d6fbc68cc7125
+#   content hash  45797d5cd92adbd6
+#   text hash     adc130ab897b968b
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8ba65b5cba8b02d8
-#   text hash     858b2ffc235f1960
+#   content hash  ac068a74c2554085
+#   text hash     5b10f606b6a5b101
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  712278f50fd4e9f6
-#   text hash     3d70772dbd1ac20c
+#   content hash  5df69861631f062a
+#   text hash     563efb41ea81b9ea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  80301d11d6c0283b
-#   text hash     99cb8111f5012a6b
+#   content hash  59e204e7a945db4e
+#   text hash     39ac78ad48e67720
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2bfa9e2a27da87dc
-#   text hash     576d1dddf360be1f
+#   content hash  cb11a7c6eb7c63c6
+#   text hash     aa0783511e5996d8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  93226fb3adcf267d
-#   text hash     28abff9cf3e0e5d5
+#   content hash  8ac50240f223139b
+#   text hash     b5b00a5bd38bbeaf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f451d7a8ec4d574c
-#   text hash     d1812bb53a912e82
+#   content hash  24d5008b7a2e5511
+#   text hash     7c46adaf91c3ff70
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2399b75103430d63
-#   text hash     b237226ff26c6dd3
+#   content hash  4f25388c68cd797b
+#   text hash     8ed7aaf9daa2d230
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2be62c022e929952
-#   text hash     aeb5b35d4d3cb111
+#   content hash  b19a41e665208601
+#   text hash     672de7a5ecb128e7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e6d9438190e5a5ac
-#   text hash     34fce904d362b9b1
+#   content hash  b3731fb2842aa2f9
+#   text hash     532a8d271935c26a
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

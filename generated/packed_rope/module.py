@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5124018c99f7595a
-#   text hash     4e2c97dac9c0e559
+#   content hash  fd67601ec4f328f1
+#   text hash     c76721ec497739c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

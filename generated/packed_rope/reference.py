@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  03768f624d9c8739
-#   text hash     6a2854edb9af43e7
+#   content hash  0ba92f3bff999039
+#   text hash     d16a34c2358ce04e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

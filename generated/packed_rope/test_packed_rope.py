@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2e56f3d87444d3a4
-#   text hash     b1f8e01f697fe859
+#   content hash  1362d9d841d3aef6
+#   text hash     fba3eafc737792c0
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

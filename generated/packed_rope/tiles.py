@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b2b491ffef6c66d1
-#   text hash     8c6354c250e0bd57
+#   content hash  c809fc491a077936
+#   text hash     789cdd23bc665768
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9ebc8e9a45abac14
-#   text hash     8d8145656087fbc7
+#   content hash  5c507c3b06a57f0d
+#   text hash     de63e526ecb17713
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

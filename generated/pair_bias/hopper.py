@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  52d1d64d2ab8e84b
-#   text hash     c52200e38e5518b1
+#   content hash  dffd1dacbffbe89f
+#   text hash     572525dd525dac15
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

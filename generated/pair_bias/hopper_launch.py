@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d6de4ba0a1f977f
-#   text hash     8b9f234f607dce04
+#   content hash  09b4c3884e00f50f
+#   text hash     c6f143321d4c0948
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e470500a0bb7aa27
-#   text hash     f54ed599a70f288c
+#   content hash  b0a41a4e22cace53
+#   text hash     1c8340ebfb06fbc0
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

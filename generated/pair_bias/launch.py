@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  05cc961c78d1e7c4
-#   text hash     19525fe5e110ec73
+#   content hash  50423c9daa3678f7
+#   text hash     8e75ca07925f73a2
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a3a0b25e8a2bd0e
-#   text hash     672b4ea8c107663d
+#   content hash  39477b9df9baaad1
+#   text hash     bfe8a075293249e4
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9b771a6a9f99f7a1
-#   text hash     e04174516b366f73
+#   content hash  a5271ee6af1dbb52
+#   text hash     268fc9d335d85835
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5e7a6c650ba87b15
-#   text hash     e98bb6dd94c20b6f
+#   content hash  3a2d83f1f2775118
+#   text hash     6353d73f8801a023
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

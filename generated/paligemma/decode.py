@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6cfe2e9c20e45dc
-#   text hash     988e02a118fa1ec1
+#   content hash  d9b8f862c0c22d1e
+#   text hash     8ebd99ad0a0a6be4
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9279d7c87b786e1e
-#   text hash     a7b370a25432db29
+#   content hash  becfca5b513f032f
+#   text hash     3abe4af1065dacf9
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  45027c10efeaa1fd
-#   text hash     8f61e5ae5dc5f60f
+#   content hash  0d475d16d84fb5aa
+#   text hash     ec257eb7fead9e9e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4bf738f4d1eaa8e4
-#   text hash     7be669918b00bfda
+#   content hash  28a278a791cb1bb1
+#   text hash     718b0aad2350c3ec
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1c2f808955decefe
-#   text hash     fc69b553b1a7e8fd
+#   content hash  3e939bb568288ffc
+#   text hash     9e1c306c78ee886a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

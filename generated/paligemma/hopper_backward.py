@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2015ec966e007d7f
-#   text hash     c74f526d6e79a9ad
+#   content hash  eefd4f9c35365e52
+#   text hash     8599fe5004d6a37d
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8d86117115efcdc9
-#   text hash     6b607fa048d8a211
+#   content hash  f22d2aafca712fb2
+#   text hash     41d600276acf1a6a
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

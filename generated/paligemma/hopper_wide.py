@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65b26166c5e1fdc8
-#   text hash     e24e4ccb25bfffdd
+#   content hash  fcfa765f4df8e687
+#   text hash     ae53570a19ee3bb8
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1bd27979f1fbbb81
-#   text hash     513ce154b2a0ccb1
+#   content hash  a16565efbececf39
+#   text hash     7b4c3ede453b0e6e
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

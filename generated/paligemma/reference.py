@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ff14bf9e987407a9
-#   text hash     340d7f0c37a40b9b
+#   content hash  a7af47c8cf243a4a
+#   text hash     6fc41400c9938d71
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

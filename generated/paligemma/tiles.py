@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  453e2da9017d9aaf
-#   text hash     431317fa8d498a85
+#   content hash  8a3b9df1c290ef42
+#   text hash     7e83cfc7d8e82ed4
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

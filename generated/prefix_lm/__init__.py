@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cac6c10b8ad3bb30
-#   text hash     8a2f62d2bb13154b
+#   content hash  e1e2e8495bda1133
+#   text hash     5023c0eef51712e3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1663d74580468c1a
-#   text hash     1bef8031ed799ce6
+#   content hash  b31713c024520bc5
+#   text hash     e66edbc625a029be
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b74381228e288d10
-#   text hash     b220bfb0a11a45e4
+#   content hash  3525cb19b403b65f
+#   text hash     2c6b1768f2304b02
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ddbe219603d348f6
-#   text hash     669ac01c7888f6d6
+#   content hash  714cc325f18070d4
+#   text hash     d71375dfdc788892
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

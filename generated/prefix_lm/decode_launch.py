@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3cdb0aaf02e16a44
-#   text hash     be021a72ada0fc7f
+#   content hash  1d89393aae5ea2e3
+#   text hash     bb0ba4846c945045
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  27e877d0355b4e3d
-#   text hash     78db1ed9b20a2171
+#   content hash  43fa6e820e1a6c42
+#   text hash     7232c9369479986b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b353a6c81c250a2e
-#   text hash     f8a28fa38e51f15f
+#   content hash  abcbe4f33de344f6
+#   text hash     e0bab77347c0a78a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e282e09335afe0d
-#   text hash     9b3b44bf7fb31d94
+#   content hash  9d23e920dfdbf2ee
+#   text hash     3bfad09ca9cbf15e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2ce4c287b4da1ccb
-#   text hash     a6acd7c9a6b64e72
+#   content hash  e96db131a164ada2
+#   text hash     cc9fa2ed85801da7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

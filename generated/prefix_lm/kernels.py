@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b4f22de218fe5ba5
-#   text hash     dacf65db248a0aae
+#   content hash  7089e3f3f12ad1bb
+#   text hash     43de8b7b6af9b04d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d10e3a2d47c9fe2c
-#   text hash     5df0268542f351ab
+#   content hash  266ad0cd56bc659c
+#   text hash     277ebeb68caf97ca
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

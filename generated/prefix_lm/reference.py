@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  709b506314c0a252
-#   text hash     39511a6704dd43b6
+#   content hash  5496e06640918941
+#   text hash     e9c65704e207f603
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

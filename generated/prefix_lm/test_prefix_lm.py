@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4ed32a8be7220845
-#   text hash     b3057cf56b4e4e7d
+#   content hash  9f7ebd67524dd43c
+#   text hash     fe7120c02b1c6dff
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3d05033925dafeee
-#   text hash     792f30a4c4f270ba
+#   content hash  d53e37f25d87347e
+#   text hash     57b5f077cde6f00b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5fa06f374497142b
-#   text hash     725bf3eac99c4887
+#   content hash  ab74fb360667fae2
+#   text hash     0ab082db1e047d44
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

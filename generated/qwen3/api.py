@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  500b5fb3d9948cbb
-#   text hash     9e14eb0f63668b6c
+#   content hash  9eb9c59912cb7fa4
+#   text hash     2d67197193892c21
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

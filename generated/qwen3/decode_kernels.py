@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  331f2d060bfe0452
-#   text hash     7e91efcecd156cba
+#   content hash  490fff4149cca7c5
+#   text hash     06726844041a5790
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

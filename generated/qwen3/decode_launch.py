@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c1c7d15818062424
-#   text hash     98405413268ab9e0
+#   content hash  3991d008b4caad65
+#   text hash     8594e5806f104e81
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a59df14d274e13a6
-#   text hash     80926c624215b69d
+#   content hash  4fae25334d006f55
+#   text hash     58c6a1f8691a552a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

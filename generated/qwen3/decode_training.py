@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  19f12743766be1e8
-#   text hash     202b0ad3742a404f
+#   content hash  0c310c1b3eaca0b1
+#   text hash     af9dc220356e96d6
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

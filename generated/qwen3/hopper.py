@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7f5fcdf9b69055d1
-#   text hash     c6c610778ecff7e9
+#   content hash  1c129a4c5842c94d
+#   text hash     944403a253ac780b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

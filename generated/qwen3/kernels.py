@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f4fea91e4b6f976b
-#   text hash     2e66bd99faab9870
+#   content hash  1fc7ae9531fd51f1
+#   text hash     e2a449252c21d91c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

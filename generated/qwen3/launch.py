@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edc02e2bfe764628
-#   text hash     2a811607de914385
+#   content hash  c46c60e89e5942e2
+#   text hash     9ed203dd62a462eb
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2e6c4ee20e364cf4
-#   text hash     5673e58c74498945
+#   content hash  3e335d444e492984
+#   text hash     259ac6b988d80ed5
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

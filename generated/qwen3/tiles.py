@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fe2605dd9aad91b2
-#   text hash     8ff88a66633f9524
+#   content hash  63f10bbd565d084e
+#   text hash     0c811dcd19f78f4c
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

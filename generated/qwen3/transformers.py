@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7c10021903f8f000
-#   text hash     d5d0fa5499555f7d
+#   content hash  8f71b7486dcb55bd
+#   text hash     b8db40217798810d
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

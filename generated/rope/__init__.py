@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  734b27e46a1f95e5
-#   text hash     e80c846e10860e4e
+#   content hash  1da801e8755329ef
+#   text hash     947271c55242f9d7
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8d97bf05a6744c3e
-#   text hash     634e7d99b7facb54
+#   content hash  94a09ad399dc1cc6
+#   text hash     35e1a3e8fc3ac607
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

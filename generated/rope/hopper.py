@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  79d328fae1f16bc2
-#   text hash     5b663b455104cedf
+#   content hash  cdf3275732d4f18d
+#   text hash     3666815288beecc5
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  208ce225c4c39acd
-#   text hash     54c7875d68d52f3c
+#   content hash  d83bbfbf13fa495f
+#   text hash     2c1ced543e60814f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  190d13f804f4c781
-#   text hash     2013d5ebf53c8381
+#   content hash  f92e3751525f982c
+#   text hash     9b8f86fc19291a88
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

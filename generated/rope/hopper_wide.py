@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  df4a95d7edddaaa0
-#   text hash     bc745ab2169c328c
+#   content hash  b74ae7527f8ebadb
+#   text hash     ff43c8f9d651721d
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  daa625f5ec77b6b8
-#   text hash     9b6b5a555e7ad19b
+#   content hash  52df9be72cd19f20
+#   text hash     677cfcb6f0f8d60c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

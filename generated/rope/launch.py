@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7c4a23f797c73e61
-#   text hash     81d75b4fe00d9ee9
+#   content hash  43b88437dc96eb9d
+#   text hash     373743edcce7f848
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

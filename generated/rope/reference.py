@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a4a75da276b9f61
-#   text hash     55ec2935ee400d65
+#   content hash  d4d5b0ddcf665cd9
+#   text hash     68ac0140d57abb46
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

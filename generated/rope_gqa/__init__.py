@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f1f970d0a6511f1f
-#   text hash     da0b1111b345d64d
+#   content hash  0ef1375ae4620b37
+#   text hash     a864f1a75ec30c4b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

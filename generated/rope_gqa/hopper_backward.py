@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4f06994a6e0f9882
-#   text hash     1cb5c4003cc2d020
+#   content hash  98311797d01fae7f
+#   text hash     8424b3771f358564
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

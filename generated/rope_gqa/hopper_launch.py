@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a1087801cb9d6e47
-#   text hash     54dcc001cd58c5d3
+#   content hash  47b65c4d78e8cfd4
+#   text hash     4c0df2786754d9bb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d71e95eb69064186
-#   text hash     9491f93b18b6d4a8
+#   content hash  cf5e0d2c61163d29
+#   text hash     dadcf18b4ed6b277
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e34cb6bc55166ac9
-#   text hash     3ba6cd43396cea31
+#   content hash  4522042c45c8795b
+#   text hash     a0dfe64de55b5d35
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

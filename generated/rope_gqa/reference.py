@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57ecf87ae397851b
-#   text hash     f7d5f4b92a42f6c4
+#   content hash  7a0effa6ddf806d8
+#   text hash     9d210791de1edbca
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

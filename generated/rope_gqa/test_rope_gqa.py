@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  926fda3c7971afdb
-#   text hash     034ff667eaf8f369
+#   content hash  0f5fc0af34f298c8
+#   text hash     a353593cb43e21d0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2c308c9f499081dd
-#   text hash     085a6fe0da802d91
+#   content hash  9547d748df2e5bcf
+#   text hash     6d09d3e795ed9595
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

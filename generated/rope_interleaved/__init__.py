@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  50244385d2eae0cd
-#   text hash     6a946f7b6edef2b9
+#   content hash  49b5f4b65ccd0b05
+#   text hash     e6825a7a0d7e34e0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1afa008926209843
-#   text hash     f6d906757fee7818
+#   content hash  8eb1156e6401b0c8
+#   text hash     f561cb57ab05b82c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  145cb0bb81b01659
-#   text hash     f0e22720fc551aee
+#   content hash  193700bd0603b433
+#   text hash     bfe6f6a00e351c5c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39dba14fa5c67b8e
-#   text hash     9a347d3f711e72a3
+#   content hash  ffb93f78fbc620bf
+#   text hash     710bca06c6a8792c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ee306b2667232d6e
-#   text hash     600e5476f98c0be2
+#   content hash  c71c9ed108df48bd
+#   text hash     b945b5fc3818a51b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

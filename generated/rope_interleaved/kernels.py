@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ce5be9201931a531
-#   text hash     b68f7bcd3323ed50
+#   content hash  b0cad64a55636ad6
+#   text hash     8d78bb4e9ccb82b8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d912e958674b46d1
-#   text hash     c06e728b5fd87b6a
+#   content hash  a7c9f5b3a4b9b257
+#   text hash     097b6068d96984f4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f087bea09c789d86
-#   text hash     0b7fd566d0a60fa6
+#   content hash  cbc120aad8c77cd9
+#   text hash     74c66d0e78caf029
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

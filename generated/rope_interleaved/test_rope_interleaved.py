@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1662090a4f9cc74c
-#   text hash     74eb1dd337037f4b
+#   content hash  6595cc978b53eae3
+#   text hash     83ec5f15e80dae98
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

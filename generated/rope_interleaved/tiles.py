@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  16014fe8590f48a7
-#   text hash     0d5b96f46a236c68
+#   content hash  5f014f13666c428a
+#   text hash     b59d098610340342
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

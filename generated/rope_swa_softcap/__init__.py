@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ff29512dbe195466
-#   text hash     666d2194f28b36f4
+#   content hash  bf573557e032e6ee
+#   text hash     32b6deb9830a987b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

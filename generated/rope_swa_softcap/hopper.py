@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e923f74c57354d8
-#   text hash     6c247d212e3a0d06
+#   content hash  1bbf2792fd8d1aa0
+#   text hash     5740b7e53a6796f4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ef1b3e968268164
-#   text hash     51f5faa2a106744a
+#   content hash  576f5bd28a548494
+#   text hash     24ce36c69b2326db
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

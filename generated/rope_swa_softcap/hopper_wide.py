@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bfd3bfbbf847d4ff
-#   text hash     6ef18477b2e8bb31
+#   content hash  56eca977e11c2ef6
+#   text hash     bde474bfdc14e9dd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

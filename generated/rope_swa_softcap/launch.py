@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e9bc1d6b64e912d7
-#   text hash     e975b7833bef6514
+#   content hash  f5b1e90a50cb7b09
+#   text hash     0709b5029801acb0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9c7a7bf1a72fe8f1
-#   text hash     406b1e046aa42c65
+#   content hash  cd5d3941119fa8a0
+#   text hash     a46f7f3a120bd063
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

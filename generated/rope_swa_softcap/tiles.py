@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  18285676f63b2a0b
-#   text hash     915fe246093c7b81
+#   content hash  eebae2c0f94a4181
+#   text hash     a58d97a78bfa851e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3cbe631c899ea712
-#   text hash     c09eb4da6698380d
+#   content hash  f9b52ec2df58b9c4
+#   text hash     f145a541bc8f033a
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

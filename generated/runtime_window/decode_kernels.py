@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4af3577b39dec0fa
-#   text hash     df885f84ba568319
+#   content hash  0dcde2f259a67e87
+#   text hash     c6f389bc335c58ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4bb77536cd854ef4
-#   text hash     8cd69109dd509bd1
+#   content hash  b584a72bfa7b5627
+#   text hash     ce2ae46ed603d06a
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eb39252ad0ea6988
-#   text hash     ca29e4b3663ee80f
+#   content hash  9c0ad3dc22b38515
+#   text hash     2798ac65c2ee5bc8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

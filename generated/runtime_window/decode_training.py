@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ddf123b8daec234a
-#   text hash     907c53aea3476e85
+#   content hash  523dff9d75a53854
+#   text hash     3740196e228b4fa4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

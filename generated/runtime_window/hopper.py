@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d88dcf28049fc99
-#   text hash     1e00223dcf77f9f4
+#   content hash  ff7462f5f7e6d394
+#   text hash     e0777d24b7925bbf
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3d5ff0cb8cf16d79
-#   text hash     5f9956badd25a79b
+#   content hash  bddb3f9002d96d37
+#   text hash     418a0d2cec72598d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  10684b1140516f63
-#   text hash     e0127cc73aa21c66
+#   content hash  77cd9f97493bae42
+#   text hash     0cf3d7350aa93c36
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

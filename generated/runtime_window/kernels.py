@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  78c1fe771f32148b
-#   text hash     ec56d3748fbbdcd2
+#   content hash  a160c2763e0133b4
+#   text hash     a9bb602ed7bdf4cc
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  190b058300da076f
-#   text hash     d3e345db7c0d33f5
+#   content hash  1a913c0aebbfd2a7
+#   text hash     63a56fc04bc2b2b6
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a9d6fcbd8513468c
-#   text hash     e120967171914b2b
+#   content hash  6cde555c5f15f125
+#   text hash     a546dfac92c717ef
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  975198cdb024171b
-#   text hash     fc32a80af1378242
+#   content hash  f871cb8ef1300f08
+#   text hash     e15e56c6b72f7e96
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7681c9c0bcd9de7f
-#   text hash     f575cabb47b44fa0
+#   content hash  5c47861fb8c141f0
+#   text hash     67a5ddf6612568b6
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7285da7451b2b300
-#   text hash     1b934a187e3ea815
+#   content hash  c9958a3fb4f32b69
+#   text hash     5c2fa4905275ab88
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

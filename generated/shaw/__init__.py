@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  980a6664b3fac8c5
-#   text hash     04001bbd49db0026
+#   content hash  34ada6ebbad9cd63
+#   text hash     bd3d4b4a21f33dac
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

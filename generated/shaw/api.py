@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6f09e28520574a09
-#   text hash     321ba927ef4e4bc0
+#   content hash  3af5ba8f4aaa7950
+#   text hash     47ecfde95562bbc2
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  01b39a77a641ef2d
-#   text hash     e5ccbe76a0a9521f
+#   content hash  e6f5a82d2854265e
+#   text hash     035d7c2a76997407
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

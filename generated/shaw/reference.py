@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b824d4fb1de93478
-#   text hash     fb39b9fe4168b2b3
+#   content hash  27bdb0fe394b41e0
+#   text hash     246440fd7f0a522b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

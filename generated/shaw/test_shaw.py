@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9a9f5a385c2bb703
-#   text hash     3ae24b1a32117306
+#   content hash  1d6ff08e77e0bf1b
+#   text hash     25efffb4002bf5ff
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

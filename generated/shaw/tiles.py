@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6bea710385388541
-#   text hash     f00b373fd79cb953
+#   content hash  cf76635cf83c73c3
+#   text hash     05206f94ca47c271
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

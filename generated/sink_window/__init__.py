@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  26edf0fce48edb76
-#   text hash     29baf234781f7cae
+#   content hash  e3d7be0c51997edc
+#   text hash     433c8cf65c65ff5d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

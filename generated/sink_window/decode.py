@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0298e6ea31914afa
-#   text hash     92d7a959d6580af3
+#   content hash  b43bbe70e44311ef
+#   text hash     603c5b26140e7034
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a495383b6de749b
-#   text hash     844247b64b0cb0a7
+#   content hash  f146963b3fdc611a
+#   text hash     51c83e3d25622e4b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

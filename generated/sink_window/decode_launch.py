@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f1a067afc061cd9
-#   text hash     27dc3560799e04de
+#   content hash  28b457876d33e0c6
+#   text hash     68c1d53fcbdc83b8
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  96160393f7fae1d4
-#   text hash     208470d265829d9b
+#   content hash  71d0499d01a03e43
+#   text hash     24298b838725510c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b6f98550c0c0e0dc
-#   text hash     ce58b0b2f63acd41
+#   content hash  989c6f594dd24967
+#   text hash     1570a78480ba808b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

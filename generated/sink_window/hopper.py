@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a40f2233232bf5cd
-#   text hash     16f644a94b4ed616
+#   content hash  e56f22dddcccfd05
+#   text hash     472363bcfa4ccec0
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  049d812a916ad1b1
-#   text hash     cae31a228fb34018
+#   content hash  623f0bb5e10c77ac
+#   text hash     83e4a32ac20186fe
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

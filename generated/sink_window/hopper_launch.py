@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b410b8acef612ac
-#   text hash     ce2e34ea4f8b0659
+#   content hash  ea796b0b596e93ce
+#   text hash     4c7cd920db0bf7f2
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

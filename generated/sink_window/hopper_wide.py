@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19a52c0db812ff3a
-#   text hash     897db03972ca9cbd
+#   content hash  c4b97b1ac3bcb717
+#   text hash     2c2ee31c17cd0a45
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

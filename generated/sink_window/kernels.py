@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  58502099a050a659
-#   text hash     9793b9595c80d9f8
+#   content hash  32f8278b46b92528
+#   text hash     69ad79b81184deef
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

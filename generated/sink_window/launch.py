@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dd8b981f5b27f161
-#   text hash     0e6506830b456436
+#   content hash  4160c64d38b34278
+#   text hash     3351643c0758ec63
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  47a22594fca33202
-#   text hash     8a292c872f4b84d1
+#   content hash  6720dc98fe55711d
+#   text hash     23bc4a0f6cc16c12
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

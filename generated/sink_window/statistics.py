@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba73f7d5c72b931c
-#   text hash     8e64ddc8a04c08f8
+#   content hash  25f62c62c8a56038
+#   text hash     4cb14be771d3284a
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a9b57179d8bb3f0f
-#   text hash     84d3d81f963010e0
+#   content hash  05c5d620d49d7706
+#   text hash     b852cee281131600
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  09223045b4c283f6
-#   text hash     7e034263ca49dad3
+#   content hash  e295e2d778786bde
+#   text hash     dc311633c29ca939
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

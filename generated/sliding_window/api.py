@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a8c63f0d8a80d524
-#   text hash     704e7a16149f6b39
+#   content hash  18d09eb41801c86d
+#   text hash     9ac23c1c5eb3b4b5
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7cd8c8e27520a9be
-#   text hash     a15dc095aea8b9e6
+#   content hash  88513d5da31d2ea0
+#   text hash     99c501346a99d449
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

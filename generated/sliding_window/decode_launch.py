@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6415ba7ea84f6e4d
-#   text hash     bf8a8ae9f72efa0b
+#   content hash  cc9213723e2ce5e3
+#   text hash     3d4d56b9962d0675
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fafa69736b22146a
-#   text hash     78796d18cefac61d
+#   content hash  beee3d9a77080182
+#   text hash     353fb3dc5ff42680
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6e22eaa4401672c
-#   text hash     81b4a22e77ff6a7d
+#   content hash  40a4815fbbcd66e5
+#   text hash     ba7742aaed44b9d0
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

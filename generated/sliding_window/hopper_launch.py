@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07391a7311d2f2e4
-#   text hash     93bf295b09601993
+#   content hash  cdc91e08e3665e90
+#   text hash     37d77a3cd0df7024
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  52e2f7fab6db0d48
-#   text hash     2641be194cacc5e8
+#   content hash  7594765efbb73fac
+#   text hash     f713f17272038ad4
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

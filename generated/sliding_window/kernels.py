@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fd49b3669122c89d
-#   text hash     1213403a0fa06dcb
+#   content hash  83e8b2e17e27ee4f
+#   text hash     9cd3814d282ca6c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

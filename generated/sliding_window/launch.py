@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0a02db90a98ef8d1
-#   text hash     b62b266a3c927815
+#   content hash  e0426fdc0d080557
+#   text hash     a49f94d9c72a06ef
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bfbc94b77165e90c
-#   text hash     401805e852b6076a
+#   content hash  18c9c007346ba1b5
+#   text hash     bbf26b52e2f323bc
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

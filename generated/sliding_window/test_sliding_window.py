@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  217cb5e1e3e8b795
-#   text hash     67811c306c60d7ad
+#   content hash  78341a2dfaf1f110
+#   text hash     8217cb62439eacbf
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

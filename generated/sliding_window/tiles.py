@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd65e887753837c1
-#   text hash     93d2e0c7eec760b5
+#   content hash  33c497fd6c625018
+#   text hash     76dab4ce7b0c11c9
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31306a8e2cad82dc
-#   text hash     dce931b045fd653e
+#   content hash  e67b48ecf1836684
+#   text hash     178cede44da44d5a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a231b163c742380
-#   text hash     8df6967aae90fd6e
+#   content hash  6369ec80c4f19c54
+#   text hash     2ea8839a4e3f59f3
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  46a03bb3c09cb91f
-#   text hash     e75d16a51db0f35d
+#   content hash  628d31d5b5e23dac
+#   text hash     0d1a467fb8fa3adc
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2266bd59428cc92e
-#   text hash     a398432191c8b40c
+#   content hash  707b6a6378f5b05c
+#   text hash     fc30797fb38a79b0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

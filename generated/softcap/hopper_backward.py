@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9410059a1a41a7c2
-#   text hash     5e237b82532897e2
+#   content hash  260a8f10c6d614e0
+#   text hash     745eaad114ad804c
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

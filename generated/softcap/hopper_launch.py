@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c7855479538e0753
-#   text hash     b6fe68a7c6781c47
+#   content hash  8fa2bbd155914184
+#   text hash     e3016e60761f8a00
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

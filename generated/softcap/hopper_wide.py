@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  35d25f5ba432b912
-#   text hash     8772e75a41d4bcf5
+#   content hash  a36e6bff7d4fa881
+#   text hash     2ae8e51f4859bd93
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

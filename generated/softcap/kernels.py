@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bc86668da6162938
-#   text hash     b58067e14c0357f9
+#   content hash  0f1850c2e20bdacf
+#   text hash     18b896aa15f44bd2
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

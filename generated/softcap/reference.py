@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  01e9137981defe2f
-#   text hash     02416e79854ee041
+#   content hash  d227504426c63a95
+#   text hash     bac465dee7cbe82d
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9146ea9e59939323
-#   text hash     77cf683dbeaacd9a
+#   content hash  b58f610f153a49d3
+#   text hash     9ebf7f5236609487
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

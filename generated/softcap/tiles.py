@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  621220520c053649
-#   text hash     3392f54985587795
+#   content hash  dc287b9ebf7139ea
+#   text hash     3d7c8b30ed71b2f7
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

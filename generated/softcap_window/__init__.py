@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2dbe3295b8ae9efe
-#   text hash     08029496aa2afcf2
+#   content hash  09c761884d152416
+#   text hash     5384f792c457067b
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36bcc975a4e2de71
-#   text hash     8eb1448d417d5ac4
+#   content hash  baa5fabbebdc4f9c
+#   text hash     ef66b7a1f2747dfa
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7cbbd6a2efccaaa2
-#   text hash     acaf2561b3047eac
+#   content hash  394e263efa9a2442
+#   text hash     09c5df7440890e1d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

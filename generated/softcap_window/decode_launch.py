@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  365c47d5114613a2
-#   text hash     4649af5c8d39b196
+#   content hash  0d67b0276148c61b
+#   text hash     af2a12ffdb739748
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

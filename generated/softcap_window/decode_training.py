@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  85d79f25f9807f0b
-#   text hash     92f3977af59dfc9f
+#   content hash  d5aa5ecf2824b7dd
+#   text hash     1d7c794f1ffa7a01
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

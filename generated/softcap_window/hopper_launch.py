@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b9a82c0150e30bb
-#   text hash     ea8eb6aaf2635641
+#   content hash  52df1eef2fa364dc
+#   text hash     28ab1796efdc379e
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

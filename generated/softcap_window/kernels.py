@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d11334b98ea90448
-#   text hash     8bb6bcd59a90de6a
+#   content hash  e75ed9f6454dc727
+#   text hash     49c54c4a7c2b7744
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  77151bb0f9f37837
-#   text hash     1aa51ecb2686de47
+#   content hash  67fbcb09a5802549
+#   text hash     48c2fbbb49445b10
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8d8ca22d8c8220ab
-#   text hash     cccc299b6cc3a3a3
+#   content hash  8f458d0155e31b1d
+#   text hash     53fa76e46c9a2a27
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b6ef5dd5c2611be1
-#   text hash     d9164eb4d5d10523
+#   content hash  aa03d5ffa1dbc357
+#   text hash     db9deb4d3e533357
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

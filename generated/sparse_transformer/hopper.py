@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5885fef5dd29d53d
-#   text hash     b8ce8f32b6d24e31
+#   content hash  ecc3a61176acb8e6
+#   text hash     b685c81dee24015b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  afc7476bb0f37f66
-#   text hash     129b5727fa45b5fa
+#   content hash  34bdd6a4befb9ca7
+#   text hash     ef67de3a60a4457f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9e8862eee6dbdb18
-#   text hash     9342d1abc7d72dbd
+#   content hash  608be82164d376de
+#   text hash     1ef54a24ce580590
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  994b86dbdab5a5c4
-#   text hash     519d5c13d53d2455
+#   content hash  ec5d1e3431b9edcc
+#   text hash     7d57848fd96399fd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b488387fbcf07cd3
-#   text hash     95096828908f6a93
+#   content hash  2030b6558dfba916
+#   text hash     765609cea8806a13
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

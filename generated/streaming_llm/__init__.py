@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  67bac5c9b1b76cb9
-#   text hash     f3c741f843d14af3
+#   content hash  fa4545312c2d4e04
+#   text hash     3e014eed4b9aca3f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  04d786bcf0258361
-#   text hash     01d45159cd8c33ab
+#   content hash  f42ec83c93ffa5d0
+#   text hash     73ac0485eca8f31f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

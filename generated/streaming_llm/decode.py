@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a7a3b5f2b77c2355
-#   text hash     ef8f0b0834545c97
+#   content hash  36d7dc6ba6b2bda3
+#   text hash     453ef4d74831b208
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

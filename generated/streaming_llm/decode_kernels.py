@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bc613178867b6859
-#   text hash     a61e8af1fbeee8e5
+#   content hash  65fce3f59b65026d
+#   text hash     1fb7bd22ae435a7d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  88b2caa4db8c22a9
-#   text hash     1d73221928c4635f
+#   content hash  1385418ccb845345
+#   text hash     2ce7c24e3de0fd06
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  840031b0f8813bae
-#   text hash     f04b7777dba4cd2d
+#   content hash  b950de6ccb6f9177
+#   text hash     1ccbd16956ef1e70
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2ef29d031689923c
-#   text hash     8a33aa0341452ab5
+#   content hash  aadbcd9e747bde38
+#   text hash     589c97f324f8e691
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  13baf0706d11e4a3
-#   text hash     dc10f82c811b8a4e
+#   content hash  5ec3cfd79dc9d5fa
+#   text hash     6c416401b59c657f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a1ae27ddb9aa984c
-#   text hash     665c8e7b37189338
+#   content hash  fe8c0c1ed94509c8
+#   text hash     4e0d29fdfc224080
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

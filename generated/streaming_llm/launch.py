@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9685a4d4eeca3588
-#   text hash     d5c137ea98a31779
+#   content hash  692c1de2a95c7938
+#   text hash     bec054ab02d38fff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7c8e7e169d7d8055
-#   text hash     d362690bbd38d6dd
+#   content hash  5fce39a2121c5bea
+#   text hash     f2e7e79091db0c98
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

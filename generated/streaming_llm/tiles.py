@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3db557aa270ad179
-#   text hash     e98962d80dbe934f
+#   content hash  082621f96263f509
+#   text hash     761fe436b1831b15
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

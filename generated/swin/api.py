@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f71bef1d4de8fc01
-#   text hash     5f58fcd846a66fc8
+#   content hash  11441d773f78f9bc
+#   text hash     b3a48af5c3776fcb
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

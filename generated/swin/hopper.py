@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f98953d1d9091229
-#   text hash     a82f0460ffa221f8
+#   content hash  c38734d68dd35837
+#   text hash     75ff8809fe15d27d
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3d5ea7866e6571e0
-#   text hash     fae25680eb188a0d
+#   content hash  d60c99baec99f15d
+#   text hash     0d7f271bb87b8a4b
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  96f322eee1b12bd4
-#   text hash     466d6ea0906061e0
+#   content hash  911ed7475b171817
+#   text hash     54fda64587db6a5b
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

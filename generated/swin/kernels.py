@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7b4ad934a69368d9
-#   text hash     b7806943f678795b
+#   content hash  9c147742282d8b55
+#   text hash     be6eba501dae21a4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

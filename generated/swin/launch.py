@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e0e74bfe1c9c5b1a
-#   text hash     f682506f5c11ec1f
+#   content hash  c08c60ca6c5deded
+#   text hash     d8b0457d6afd9d89
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

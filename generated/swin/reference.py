@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  47f2e791a8e5e560
-#   text hash     6b41df6e57b85ce1
+#   content hash  8e2302f587c261cf
+#   text hash     7779f5e2418805fc
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3b405e7e890655e4
-#   text hash     f47f5431c456a099
+#   content hash  64a4b85c733595aa
+#   text hash     76629ae0ff55d30b
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

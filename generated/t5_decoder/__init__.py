@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5d12ee26b1b8a0d6
-#   text hash     cf00be0f3e02f84f
+#   content hash  accee7ecdb9b938f
+#   text hash     0fb60bb1ab75a2b2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de29b9344e205eef
-#   text hash     c8c5fe4b4f4c9e7a
+#   content hash  cb8e9c3a2d7a8a8b
+#   text hash     5ad130e4c26d0e98
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

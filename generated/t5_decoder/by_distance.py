@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  036be5a23d6af5b5
-#   text hash     6106678d249b411a
+#   content hash  0c146f51268609db
+#   text hash     997bf6f715587f6f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  af6997ad5f382bb2
-#   text hash     4109dd90fbac6773
+#   content hash  576c1f8c38b3a9dd
+#   text hash     7135ac29bcf36929
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

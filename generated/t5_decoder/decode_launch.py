@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b49393940d7d980a
-#   text hash     346a29341ed8f66c
+#   content hash  30ad06c88227699c
+#   text hash     1312991955592d5a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  58b934c9e1bee879
-#   text hash     cabb5853d9b8ad80
+#   content hash  fe361bf7df60a0ce
+#   text hash     a35aedce59d3afc5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d2b3f441233c00ca
-#   text hash     a8220f427f43c6ef
+#   content hash  450b2008f80503d1
+#   text hash     9e43f06fc027a432
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8b9e3fc42a8133a8
-#   text hash     cfad941fca99deb6
+#   content hash  1cfed7077f412ca6
+#   text hash     3611b979b68005a7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

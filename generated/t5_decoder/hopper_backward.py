@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c1d581dcce32fb1
-#   text hash     3d56274c3f036487
+#   content hash  7a4ddb2961b844f9
+#   text hash     f39d19ff7d88987b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dab49ca6f1e2b678
-#   text hash     7c60606f227f2f2c
+#   content hash  06b8c898fc05a65e
+#   text hash     a37d7ac7b5a7a2ab
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5d68b0a11c820b75
-#   text hash     b98c3e8f319cac2e
+#   content hash  b226940e1faa058f
+#   text hash     d80e4885f38784f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ce76fc2dda6aebbb
-#   text hash     fc3e61258173eaec
+#   content hash  24cbad6517ccf4af
+#   text hash     65a8ed8c5c14ca98
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  56afce6556308a41
-#   text hash     98b7bcec603f3996
+#   content hash  46ab3ce63ccb677b
+#   text hash     2a37f19ba566c517
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85e63888a84dd5c9
-#   text hash     b711fcd3c2f84075
+#   content hash  a940d1f56ad4eecc
+#   text hash     9b9136d15c3cbd91
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

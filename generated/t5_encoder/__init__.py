@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6424c6517b7e1f26
-#   text hash     3fc6f2583eee2387
+#   content hash  d918badb90a821ce
+#   text hash     0dda5abbb38de934
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69722519dfef7f03
-#   text hash     bac178410a89b8b6
+#   content hash  54212dc888e25ca5
+#   text hash     3c638264df11b5f2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

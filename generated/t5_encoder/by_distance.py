@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64b3f37f5511dd2c
-#   text hash     d3787f8ac810f38b
+#   content hash  84fa59e3b45750d6
+#   text hash     dc07f6b34a89b21a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  04ce52fd4d95a818
-#   text hash     d00b9c89e0a50160
+#   content hash  661d050b80a14c04
+#   text hash     f9b55274593ac38e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a56dba30f3c0aed
-#   text hash     28f80966d19c7c3e
+#   content hash  e8c4bd8b29cf1d2a
+#   text hash     5fbedb46c1122349
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

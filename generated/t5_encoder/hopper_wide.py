@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8b3958aaf7fc16f5
-#   text hash     55394e53e83dc2ea
+#   content hash  dbb9019beaa89f18
+#   text hash     8fa29ac3b3d301a7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e1daf820a5e70aa
-#   text hash     aab4b5a043664b5d
+#   content hash  1f1a19b23b020ec1
+#   text hash     75ca8761d50b89bc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e07d83de4fd4b95d
-#   text hash     9716a4118387feb6
+#   content hash  48267e5d3b917e51
+#   text hash     fa447e0b906901df
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

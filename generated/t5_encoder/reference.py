@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  31d37cbb060ab116
-#   text hash     d4847f27b0d29fb7
+#   content hash  a5a358edebe9a20f
+#   text hash     46c04728e897163e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

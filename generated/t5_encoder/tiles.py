@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3e9bf8db79e585e3
-#   text hash     29f4efbc7cb76300
+#   content hash  4f89e033a38d6dab
+#   text hash     5fc7d4be178f7e09
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

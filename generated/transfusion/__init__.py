@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5353452049066f08
-#   text hash     85a3e7ebb9ac0a84
+#   content hash  ecf48f04d599715a
+#   text hash     8ef1f5884948fcc0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

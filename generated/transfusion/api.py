@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  15e17235be7d4b28
-#   text hash     295dede3a2bf5c30
+#   content hash  d640316d8baf9b5d
+#   text hash     e921cca0be62e2ab
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  52e438ade5ec669d
-#   text hash     21d2f86d1b81dd15
+#   content hash  3a06feb0872dbf88
+#   text hash     adf3075bee1d768b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

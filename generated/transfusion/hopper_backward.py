@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d8004bc2a9660b76
-#   text hash     3f25b83bd5b57b3f
+#   content hash  8f37fdfaa4f07614
+#   text hash     e43dadba74de0b18
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70ea07c7e809d831
-#   text hash     2d348c2bcb2315b5
+#   content hash  d02eed50b867636b
+#   text hash     7e41d17408af56b2
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c0146409c3d974b5
-#   text hash     51336d99e88e9545
+#   content hash  94eae693bc72767f
+#   text hash     b4a2e19f486964f3
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

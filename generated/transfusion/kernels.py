@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f6b898b3418542ce
-#   text hash     fdf3139adaeab37b
+#   content hash  cdcf682968496e27
+#   text hash     6b8886adfff2cd13
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  454b3d445245669c
-#   text hash     6d42eba6be8d010b
+#   content hash  73d43cae44ecad65
+#   text hash     be46951125d5d86e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c9a7913bdff5c1a6
-#   text hash     35796b1394f174f1
+#   content hash  f8458035219f8164
+#   text hash     7f68a438d253e50e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

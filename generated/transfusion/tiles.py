@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9402a9e07170f60
-#   text hash     8ba5e0d119dd69e4
+#   content hash  8aec5280df96a45d
+#   text hash     e345335ce06bf133
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

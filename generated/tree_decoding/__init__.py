@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b5b520a70f99adfc
-#   text hash     b92c99f77171b34c
+#   content hash  20f01d8165595ac1
+#   text hash     740159f2aa941953
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c2813e08ff8f82b1
-#   text hash     8aa0c51b1c7959f9
+#   content hash  591470c8f19ef1dd
+#   text hash     785b5709440e9193
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

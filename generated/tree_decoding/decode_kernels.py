@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f69f8d27df61577c
-#   text hash     99361efb5a6879d6
+#   content hash  6fd168540e05e4f0
+#   text hash     0f8ec32aa3f3cd21
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

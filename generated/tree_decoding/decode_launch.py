@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  71e5822d90c7ba0a
-#   text hash     06fccce4512d4c67
+#   content hash  e839dd0c235c114e
+#   text hash     d285f61fefb58ccd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  222f46676338bb9b
-#   text hash     2d13e29e1306316b
+#   content hash  12420ae63002ec5a
+#   text hash     b1787d712bc8a3cc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  49081ccf31f95047
-#   text hash     08b2161a20207b36
+#   content hash  b71aa7313b8d457a
+#   text hash     765b5358d0ed838f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

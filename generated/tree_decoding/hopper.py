@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ff2b10466a37d444
-#   text hash     f4ba4cb303ea6a00
+#   content hash  217b8947d396d2cc
+#   text hash     c5398fbe0d6c160d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

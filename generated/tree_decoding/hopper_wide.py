@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f32c7a8cf1e75340
-#   text hash     e8a4fcd5152ee5b6
+#   content hash  64a6193c8b5cbc72
+#   text hash     bd281c944b6a01ac
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  55dbba6f4980e2d6
-#   text hash     1f33355cf05d483a
+#   content hash  05ceb057143fc251
+#   text hash     bca5c6c00f65138c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  61dfadbc309b9217
-#   text hash     23101440425a9796
+#   content hash  cee5b9b10d5bc431
+#   text hash     a66d66e6fc683155
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

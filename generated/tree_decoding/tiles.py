@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97e6ccddcf77631e
-#   text hash     c347b9b676e42c70
+#   content hash  d9cbcaa2d005b5c8
+#   text hash     08c7c851155acf4a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -120,7 +120,9 @@ class Plan:
     def constants(self) -> tuple[tuple[str, int, str], ...]:
         """The names, values and reasons of numbers that kernels share."""
         why = "queries or keys per part: the ranges of tiles are computed part by part"
-        return (("GRAIN", 32, why),) if self.kernels.ranges else ()
+        found = (("GRAIN", 32, why),) if self.kernels.ranges else ()
+        why = "a weight is 0 in float32 if its score lies so far below that of another key; 1 more, for rounding"
+        return (*found, ("VANISHED", 105, why)) if self.kernels.vanishing else found
 
     @cached_property
     def learned(self) -> tuple[Reduction, ...]:

@@ -119,7 +119,7 @@ def _fall(p: SharedParameters) -> tuple[tuple[Block, ...], tuple[Parameter, ...]
         Statement("fall", "0.0"),
         Loop("h", "first", "past", (*within, Statement("fall", f"tl.maximum(fall, {most})"))),
         Branch(
-            "fall < 105.0",
+            "fall < VANISHED",
             (Statement("", "tl.store(norms_ptr + tl.program_id(0), 0.0)"), Statement("", "return")),
         ),
     ), read

@@ -20,9 +20,9 @@ class VanishingCalls:
     arguments: tuple[Argument, ...]
 
     @property
-    def functions(self) -> tuple[str, ...]:
-        """The functions that the launcher calls."""
-        return ("find_horizons",) if self.falling else ("shorten",) if self.shortened else ()
+    def function(self) -> str:
+        """The function that the launcher calls."""
+        return "find_horizons" if self.falling else "shorten" if self.shortened else ""
 
     @property
     def shortened(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The pages that show recorded results, docs/measurements.md and docs/archaeology.md, and their pictures."""
+"""The pages that show recorded results, docs/measurements.md and docs/archaeology.md, their pictures, and README."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sets import HERE, SETS
 from attnforge.explain import markdown
 from attnforge.gpu import plots, profile
 from attnforge.gpu.profile import Profile
-from attnforge.gpu.results import OURS, PASSES, Machine, Result, cell, read
+from attnforge.gpu.results import OURS, PASSES, Machine, Result, Row, cell, read
 
-RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+RESULTS, DOCS, README = HERE / "results", HERE.parent / "docs", HERE.parent / "README.md"
 STEPS = ("history", "rope_outside")  # what docs/archaeology.md shows
 MEASURED = tuple(name for name in SETS if name not in STEPS)
 INTRODUCTION = """# Measurements
@@ -30,6 +30,12 @@ tried and did not help is in [the notes](../benchmarks/NOTES.md), what each step
 attention got here](archaeology.md).
 """
 
+
+FIGURES, END = "<!-- figures: written by `make bench` -->", "<!-- end of figures -->"  # in README
+SHOWN = {
+    "FlexAttention": ("flex", "flex-flash"), "FlashAttention-4": ("fa4",), "cuDNN": ("sdpa-cudnn",),
+    "flash-linear-attention": ("fla",),
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -67,6 +73,7 @@ def write() -> None:
         plots.write(picture(name), machine, together(results))
     for name, text in (("measurements", measurements()), ("archaeology", archaeology())):
         (DOCS / f"{name}.md").write_text(text, encoding="utf-8", newline="\n")
+    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
 
 
 # -- measurements --------------------------------------------------------------------------------------------------
@@ -107,6 +114,36 @@ def _table(title: str, group: Sequence[Result]) -> str:
     told = [i for i, _ in enumerate(header) if any(line[i] for line in lines)]
     cut = [[line[i] for i in told] for line in (header, *lines)]
     return f"\n**{' '.join(title.split())}**\n\n{markdown.table(cut[0], cut[1:])}\n"
+
+
+# -- README --------------------------------------------------------------------------------------------------------
+
+
+def readme(text: str, length: int = 4096, columns: int = 128) -> str:
+    """README with a table of variants beside libraries in its place; as it is if no such call was measured."""
+    ((_, machine, results),) = recorded("variants")
+    taken = [r for r in results if (r.sizes.k_len, r.sizes.head_dim) == (length, columns)]
+    if not taken:
+        return text
+    lines = []
+    for r in taken:
+        rows = {row.name: row for row in r.rows}
+        beside = ([rows[name] for name in names if name in rows] for names in SHOWN.values())
+        name = f"[{r.variant}](docs/variants/{r.variant}.md)"
+        lines.append(
+            [name, " / ".join(cell(ms, ".2f") for ms in rows[OURS].took), *(_best(x, rows[OURS]) for x in beside)]
+        )
+    ours = taken[0].sizes
+    call = f"{ours.dtype}, {ours.batch} sequences of {length:,} tokens, {ours.heads} heads of {columns}"
+    shown = markdown.table(("variant", "ms", *SHOWN), lines)
+    return markdown.between(text, FIGURES, END, f"{_where(machine)}, {call}:\n\n{shown}")
+
+
+def _best(rows: Sequence[Row], ours: Row) -> str:
+    """The shortest times of some contenders over ours, forward and backward; "" if none of them was timed."""
+    times = [[ms for ms in took if ms] for took in zip(*(row.took for row in rows), strict=True)]
+    found = [min(ms) / own for ms, own in zip(times, ours.took, strict=False) if ms and own]
+    return " / ".join(f"{x:.2f}" for x in found)
 
 
 # -- archaeology ---------------------------------------------------------------------------------------------------

@@ -28,6 +28,11 @@ def test_a_page_is_what_the_records_make_of_it(page: str) -> None:
     assert (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") == text, "benchmarks/record.py --page"
 
 
+def test_readme_tells_what_the_records_say() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert pages.readme(text) == text, "benchmarks/record.py --page"
+
+
 def test_sets_name_variants_and_peers_that_there_are() -> None:
     for one in SETS.values():
         specs = [spec for name in one.specs for spec in arguments.load([name]).values()]

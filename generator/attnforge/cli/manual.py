@@ -77,16 +77,13 @@ def abandoned(root: Path, made: Iterable[Path]) -> list[Path]:
 
 def readme(text: str) -> str:
     """README with the table of commands in its place."""
-    before, found, rest = text.partition(_COMMANDS)
-    _, end, after = rest.partition(_END)
-    assert found and end, f"README needs the lines {_COMMANDS} and {_END}"
     rows = []
     for name, command in commands.main.commands.items():
         needed = [param for param in command.params if isinstance(param, click.Argument) or param.required]
         given = (_metavar(p) if isinstance(p, click.Argument) else f"{p.opts[0]} {_metavar(p)}" for p in needed)
         usage = " ".join(("attnforge", name, *given))
         rows.append((f"[`{usage}`](docs/reference.md#attnforge-{name})", (command.help or "").rstrip(".")))
-    return f"{before}{found}\n{markdown.table(('command', 'does'), rows)}\n{end}{after}"
+    return markdown.between(text, _COMMANDS, _END, markdown.table(("command", "does"), rows))
 
 
 def reference(loaded: Mapping[str, Spec]) -> str:

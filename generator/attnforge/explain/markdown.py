@@ -51,6 +51,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
 
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """A page with the text in the place between two lines that it has."""
+    before, found, rest = page.partition(begin)
+    _, also, after = rest.partition(end)
+    assert found and also, f"README needs the lines {begin} and {end}"
+    return f"{before}{found}\n{text}\n{also}{after}"
+
+
 def _cell(text: str) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", text)
 

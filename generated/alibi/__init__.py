@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7301560c45ca6dd
-#   text hash     526e499f4d0a89d7
+#   content hash  446e8fa8d3e7fac5
+#   text hash     71c6573ccff3332c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a8983c815d4d9dbc
-#   text hash     812dcbf3cb6129bd
+#   content hash  f1ef521da0a52289
+#   text hash     b7158e1c1cb92e8b
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1966c454d11c6b95
-#   text hash     df40b8e2e57081b0
+#   content hash  1a12d897d4b211be
+#   text hash     2bd0c06c2b5bfa2d
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9295948d8867a5e0
-#   text hash     c1d46cbb7e7c381c
+#   content hash  2bc5dd244c014c8b
+#   text hash     e410e469c6603c69
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

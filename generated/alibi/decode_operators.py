@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e8baaf9fbb269ea3
-#   text hash     651339c8ea6464a7
+#   content hash  e84d4a30c79eef41
+#   text hash     b49c649db4bf6fe1
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d04937003e67a00f
-#   text hash     7fdd899d5e6c6c10
+#   content hash  bda1b54b5abd25f9
+#   text hash     7e953432a329be8e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f08cec226a3a8208
-#   text hash     2f3886969a20f4b8
+#   content hash  4afc059f365a2dc8
+#   text hash     d84458573a1c04d7
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

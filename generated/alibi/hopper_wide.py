@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cfd24dc72f8fce70
-#   text hash     4ab87cb6032ceb02
+#   content hash  cdf7a2e85495c80b
+#   text hash     148dd357518ca1e5
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a3ea1a5df9b33e6c
-#   text hash     fc2c837588796891
+#   content hash  f833d394cf50b10f
+#   text hash     8a76e085f2e15411
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

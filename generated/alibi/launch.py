@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a40a5ab93988fc55
-#   text hash     55547751ec99450d
+#   content hash  26a00ca37449bf96
+#   text hash     68f3996127a5e92b
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

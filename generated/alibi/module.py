@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41ab2e73845bb0a1
-#   text hash     7579c5e4f1ca468f
+#   content hash  54da38a456469b58
+#   text hash     89d6b0c956c22c3b
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4d548c2f4c30356c
-#   text hash     5ae04b07f8a3cb58
+#   content hash  d0210af8c0302f8d
+#   text hash     a0c9152d6ba95865
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

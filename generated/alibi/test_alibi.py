@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9c3d5d85dc6a7d5e
-#   text hash     cc24cf224c0c5e14
+#   content hash  fd38d524820ae8a1
+#   text hash     ee01a69fffda9731
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

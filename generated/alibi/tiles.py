@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8ddedcceb54c03b9
-#   text hash     4afac9a5c497a9b5
+#   content hash  05c1ba3792551092
+#   text hash     8633ee9eaca4b9ac
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

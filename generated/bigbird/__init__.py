@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cfcd5f29d5cf962f
-#   text hash     780a231225af31a4
+#   content hash  cd645ffd3d387567
+#   text hash     6f293fc83d4caa2c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  58e991dd36891a2c
-#   text hash     010638e37315f916
+#   content hash  f8430e7284701fb0
+#   text hash     536039e140465583
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e3fe087a946be018
-#   text hash     bd6eebef84507ad1
+#   content hash  9532b3b2a861218d
+#   text hash     730ad3b71c5bc2b1
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e11222f1ec4099cf
-#   text hash     aa004bf33953d8d1
+#   content hash  d2b64aec0558cc4f
+#   text hash     cfb625f7702e5c01
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

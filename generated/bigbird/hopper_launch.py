@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  790e37037d5020fa
-#   text hash     269c7f372f072a24
+#   content hash  8d4913f3e0741ed4
+#   text hash     bc03b3ef1c80873b
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  54f0379442b71261
-#   text hash     c221b2f25dc6fe35
+#   content hash  d67b17c395c00fb7
+#   text hash     fe3b64596e2cbdeb
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2072a8a278618ab8
-#   text hash     ab470dd793b19f50
+#   content hash  d7a328dbd4f4cfdd
+#   text hash     bdfd2040e86f5349
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

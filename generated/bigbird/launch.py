@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  120d3c4702f050cc
-#   text hash     efd3b9d9a4e7c01b
+#   content hash  b7d584697aea2a07
+#   text hash     c01315f74c88d56c
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

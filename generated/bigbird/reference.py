@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1bbf57f68bbda16a
-#   text hash     2482d8ff42c669e4
+#   content hash  6616da93132e9be0
+#   text hash     5f4df1606f6710bf
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b9ae81dd49e6c5b7
-#   text hash     1836a1baeb942b83
+#   content hash  b5d0829fc9b3f3be
+#   text hash     12f090abd6500ecb
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  30d7a0546ae7bd6f
-#   text hash     288a8bcba1a241e3
+#   content hash  08db967c68f6eaf1
+#   text hash     69e3c81faf224415
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a090e6d155363dec
-#   text hash     adc9578dd321ebd7
+#   content hash  cd190388be80cac6
+#   text hash     0943db501fee2880
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

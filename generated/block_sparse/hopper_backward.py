@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b70c642b109e8688
-#   text hash     96a2cdd2174ffe16
+#   content hash  c0e2331fd25b366d
+#   text hash     10cdee2d540dd15e
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

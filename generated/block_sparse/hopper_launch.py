@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  93e1d80eb6a4dcda
-#   text hash     bc8006f4cb334342
+#   content hash  43b0ce508b40c132
+#   text hash     4051bc304796a6a5
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ceb7bf80f2243079
-#   text hash     6d3c22e619605bd5
+#   content hash  a8c7415eac3ea41d
+#   text hash     18b04fd2309877f5
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a6bf9b236a499511
-#   text hash     205518c729acba26
+#   content hash  106bb962e5e70916
+#   text hash     6c04bef79ff630f7
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

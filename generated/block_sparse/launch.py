@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7d62fe8b79378d5b
-#   text hash     4b92565faad747d4
+#   content hash  0561f25a56c1e20b
+#   text hash     55d3192c40b8a245
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e4d38986f2e6ad8e
-#   text hash     2b82274099ebc7e2
+#   content hash  fb76a3a0dee75983
+#   text hash     59c604f35e163f6b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

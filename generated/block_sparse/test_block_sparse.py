@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2c6b1ab8028c3718
-#   text hash     29ed11f6cc530edf
+#   content hash  71516ed7441ccaac
+#   text hash     6b165aa4bd6bea60
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  158c40de844ed9b5
-#   text hash     b6a1bf5bf85bbc6b
+#   content hash  3e68143b35d799e9
+#   text hash     9e8fec09401c801f
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a3cb15552a8d7f9a
-#   text hash     78f5f8cd8a904d5f
+#   content hash  ea40f1087cc92d4f
+#   text hash     0c32a43b1e60e966
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

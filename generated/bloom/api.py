@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b46b6e6770a461df
-#   text hash     4466e8a47208ace4
+#   content hash  d324f1db27719ccd
+#   text hash     4204801541a923fb
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fc261d05d88f622a
-#   text hash     3fe3899cb3d45290
+#   content hash  af7c1083eded6cb3
+#   text hash     453b7a925038f841
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

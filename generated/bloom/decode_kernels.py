@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a76e1820bdc5d6b1
-#   text hash     1fe139fc3aaba647
+#   content hash  7e0ca402f8940ba3
+#   text hash     6ac6da1ce251731f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c1c137ff307123ec
-#   text hash     4be8d5b8fc8daaac
+#   content hash  096935f5c9d73e09
+#   text hash     1832bc20a4f43a2a
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

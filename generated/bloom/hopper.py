@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fc1b11af2e87ad5a
-#   text hash     0fc8aac47130db78
+#   content hash  ad38539fef6c60d9
+#   text hash     1c09e7bb55dc9078
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  026135c097040e46
-#   text hash     2c93ab6d9aefaadb
+#   content hash  e300dc8b61879c39
+#   text hash     4457511a65e3b140
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d5da32a6b3f09c1a
-#   text hash     c357700d27b931df
+#   content hash  6b23f136698917ec
+#   text hash     dc32e5396f012a0b
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ea36caa443df1bc
-#   text hash     14100e6718986e1e
+#   content hash  b645e63abe9677ae
+#   text hash     128e2f0567a10b0e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

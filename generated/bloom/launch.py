@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b2f03de099e2a35
-#   text hash     bc59c77ccb71fa69
+#   content hash  8e63f292ec86b46c
+#   text hash     b4902273aedf48ab
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

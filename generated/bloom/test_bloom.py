@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b35c97fec971ca63
-#   text hash     d4daa50d959caad1
+#   content hash  932cae931fc520d4
+#   text hash     8961b96478f9c286
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

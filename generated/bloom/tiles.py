@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  167579548c707ab8
-#   text hash     4d1c8fe67233c991
+#   content hash  79227a9d55434644
+#   text hash     c7dafc5e16140cb0
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f209ae2d2475ab0a
-#   text hash     05bbbb357a771896
+#   content hash  4268434efd335213
+#   text hash     249d4c74dce6c1e8
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  89f5ed443c863217
-#   text hash     f0f9cb24b730da67
+#   content hash  8062d998319492e4
+#   text hash     15e05b55614c2c4e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62b34d1eb2cf2221
-#   text hash     7f594b097ce5006c
+#   content hash  48252323296f7e30
+#   text hash     e6e1e48bf0b26a58
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  01a407efb43ad594
-#   text hash     2706b5cc9a805a8e
+#   content hash  60bc5a82b11cbd38
+#   text hash     c71a2dfec8068810
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ac1fe706f95587d
-#   text hash     a8c3fe3e9be8c54f
+#   content hash  0f65b0578c88ff7a
+#   text hash     5f1f7c34e0000c80
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  68874185cb53aa17
-#   text hash     b331ca7bd212d94b
+#   content hash  b94ff20341bd2236
+#   text hash     ef2bb0b9da279645
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

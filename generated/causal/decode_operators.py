@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a7596a9b30520af7
-#   text hash     2985c213bc5ffe2a
+#   content hash  3c41087ccca224a5
+#   text hash     858415979d7f47a6
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

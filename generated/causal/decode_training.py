@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d73b2a403a083515
-#   text hash     0bf1c00bc674b0ed
+#   content hash  3566f2279d02b069
+#   text hash     c268ea31702af509
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86429ff0eaed140a
-#   text hash     c533eef30469a720
+#   content hash  e58e08fd5a21a2ac
+#   text hash     8b822d9c1ba6bee8
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

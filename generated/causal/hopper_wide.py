@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7c3b0330b070db4
-#   text hash     c5d3f215f7855445
+#   content hash  649863363032ce12
+#   text hash     1f3ecad4ffd4afb0
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

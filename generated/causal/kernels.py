@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4020ec22fc876461
-#   text hash     bcdba66c5ddc254a
+#   content hash  d2f314a4f6528f70
+#   text hash     a3ae51c54a38a85d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

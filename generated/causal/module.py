@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5782a02f4a35718c
-#   text hash     d36d5948110904d0
+#   content hash  846a5988823e8418
+#   text hash     a1a5699f121510c3
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

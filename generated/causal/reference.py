@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5aaf13f82cace2c
-#   text hash     f1f655558fed6a4d
+#   content hash  6e6b3b7262d66f5b
+#   text hash     cfead42adbd416be
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0eced0b46493d988
-#   text hash     ec2858a6f13fa5a8
+#   content hash  2b7ab46d963627a2
+#   text hash     e793f646954180c8
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  38336d227bc0bb5b
-#   text hash     8b422964491f3390
+#   content hash  4e93f94148f6270b
+#   text hash     592193b15a52e868
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ffe4e079cd2f3990
-#   text hash     440825cb300da248
+#   content hash  64f087ba366dd599
+#   text hash     86f9e0999e1c7ef1
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0812f9b3dab1d1ba
-#   text hash     509389a80211f3a4
+#   content hash  dfe63ef7c2d0573c
+#   text hash     a2aa9678c8d6646d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6fd58c222f5e9fc4
-#   text hash     876ce5386606e53d
+#   content hash  3e46ced49569639d
+#   text hash     ab8d362b8077c4e1
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  24948585e0fb5759
-#   text hash     3d7f0126ce9c72a8
+#   content hash  379bcc10f8ffd5a2
+#   text hash     6650d4adbd03ec03
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

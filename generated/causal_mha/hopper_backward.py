@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8c088108214082cd
-#   text hash     4d3a88ed3e383ae2
+#   content hash  7b172ebe41fce0ae
+#   text hash     37860a339e11d990
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a20c7485efa89654
-#   text hash     3ead95444707ca85
+#   content hash  d3122278cb571a94
+#   text hash     f52af6619bc22376
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  956b492c5905876b
-#   text hash     4a331dbe92c26ba6
+#   content hash  97215f38a050d034
+#   text hash     5090109ec32f2c17
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

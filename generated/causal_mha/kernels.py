@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e3eabeacdfff0982
-#   text hash     6962c9e24f9705d6
+#   content hash  2ae41c3975e484cc
+#   text hash     2de3473456d7eab5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

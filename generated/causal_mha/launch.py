@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  98c90da0af062975
-#   text hash     4aad0c2073871cb3
+#   content hash  26c7e94a2a89d37f
+#   text hash     d91cd572a0acb7e7
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

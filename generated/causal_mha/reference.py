@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  48a2d90c8ff4426f
-#   text hash     a3dcff338e9d3e1a
+#   content hash  d4563acd7edee01d
+#   text hash     14b68710f383eb30
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

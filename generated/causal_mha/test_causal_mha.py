@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e88a2b117ea670ba
-#   text hash     dbf6e1d0e2e8f939
+#   content hash  84265bf5ed7c9ed3
+#   text hash     b5f7d6542dec2c93
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ac7b2bd0655704a8
-#   text hash     68a7bfbe4f364901
+#   content hash  a3f7543384022722
+#   text hash     f1d8c18522bb7fe4
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8391994e57caa521
-#   text hash     a1436035309d97cb
+#   content hash  b9bd359a2f7c64f5
+#   text hash     fca231934867860f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  574f1a5f1fdeb96e
-#   text hash     cf04b4730031062c
+#   content hash  35851fecbc57a45c
+#   text hash     36fae7094136694d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1851ad0f4ddf5a33
-#   text hash     d1ba2a513d8a9f14
+#   content hash  e9b1b9c0a492179c
+#   text hash     d88314f518ebfe4c
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

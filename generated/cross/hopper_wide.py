@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1ead45ef3ff024c3
-#   text hash     d21e00928e70d31f
+#   content hash  6a8a81566ba2f354
+#   text hash     6f4c6c71cc4ecf16
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b8799e5f2df10a98
-#   text hash     6e14d5842a9140dc
+#   content hash  184d85e2212cdefd
+#   text hash     597e55ef598f652f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

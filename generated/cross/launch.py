@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fc2206e6febc0ae
-#   text hash     cf2731adedc3ef85
+#   content hash  5e6ef8a72ed775ae
+#   text hash     60b21d229ef2cfd0
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f32bdc25cc7b8b92
-#   text hash     71b409f2ea7a3863
+#   content hash  d825bb7010365ae1
+#   text hash     5e5456c10335de6d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2aa5b5c8fe1068f9
-#   text hash     67bb24dbb4bc73cd
+#   content hash  1c4b84671376a0d7
+#   text hash     90a38c20a63cc6af
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b979aceb287e0742
-#   text hash     03c4511afbe71da8
+#   content hash  d4375f52da21452f
+#   text hash     e91bb14ac4c9e335
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

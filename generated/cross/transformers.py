@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  01c219e385d5acf2
-#   text hash     6cb53750a7a5f94c
+#   content hash  d3727c2938b2824c
+#   text hash     377b1e5b9b455acc
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  716111bcbf268cf0
-#   text hash     42b4c13f69f62cc5
+#   content hash  83766915f58f6433
+#   text hash     4fcee59519e990ce
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0e7cf71482b4ec34
-#   text hash     e3a661e1d2ce4f2c
+#   content hash  0827a3989b3c6073
+#   text hash     ad1ff89f6e8e57a0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

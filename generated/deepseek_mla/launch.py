@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  184d542903c70942
-#   text hash     04c36e84645a4a26
+#   content hash  be7591f4915a5d8f
+#   text hash     e90bf21c645f4018
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

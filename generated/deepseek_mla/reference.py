@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bcd39f00e55664d0
-#   text hash     0a698e41195a8edc
+#   content hash  035f5e8058dff8fc
+#   text hash     2a43f17c472443ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

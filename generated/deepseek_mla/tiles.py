@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  95650d45cb98b704
-#   text hash     d7b82a9268064013
+#   content hash  f3bd7d3675e26cf6
+#   text hash     ae900525e30310d0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0f32a52a0492c2bb
-#   text hash     d6aecc0d1dfd1dbc
+#   content hash  5eca811cea6f7dcb
+#   text hash     4cd8d42997bdc94e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

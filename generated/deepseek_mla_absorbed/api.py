@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c1543f3f4c939496
-#   text hash     5472c7e5382b0668
+#   content hash  cb187fe91fa244e3
+#   text hash     bf24c1f759ed7abd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

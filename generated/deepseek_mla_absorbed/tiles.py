@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  41a6f0ad7a62d04f
-#   text hash     38513cc4fae875ea
+#   content hash  06b0616747159efb
+#   text hash     4ca3c1fe2d07c23a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7beaf9c8f11101a1
-#   text hash     c75f478dc3eb75ad
+#   content hash  11d29d853696f330
+#   text hash     b562db873decaf83
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

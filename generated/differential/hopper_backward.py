@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d16890fd7d356643
-#   text hash     34bc3a585372f049
+#   content hash  1d4ff23aae08f73d
+#   text hash     eba0de56f30890de
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e7f37d469171edec
-#   text hash     0311deb104df1d11
+#   content hash  711743680a1d3256
+#   text hash     8fba96d12c649d3c
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

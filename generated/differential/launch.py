@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  49a039c900a6991e
-#   text hash     f61be8fa8d1ffc1b
+#   content hash  36f98b2231661ce5
+#   text hash     79971ed7c9b39df7
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

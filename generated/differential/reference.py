@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9d2656e8d145d894
-#   text hash     3b864526d7aa4137
+#   content hash  bece512b749ac25c
+#   text hash     61d8cfa40e88a5f8
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

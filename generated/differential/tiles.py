@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ba0b06fc14ff1eae
-#   text hash     426e04071079ed60
+#   content hash  091a1e55fb130722
+#   text hash     e057fc2a99ac51ad
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

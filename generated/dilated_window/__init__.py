@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4941c26f37144817
-#   text hash     bb9c85105d206fee
+#   content hash  2ebbe5ebcda2d814
+#   text hash     c18a2e034016d0b3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dbb712c622da0214
-#   text hash     89e61a54ebe94e03
+#   content hash  45978256cf4217b3
+#   text hash     df9caffee6ba175a
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a87542dab8e20d86
-#   text hash     bd5d717d9c3f5e45
+#   content hash  a4bc0ff87128ad67
+#   text hash     aa4b6cc9af03a1de
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

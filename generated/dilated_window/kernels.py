@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8d36a83d6c6c4805
-#   text hash     5083ffb08b0436cf
+#   content hash  b728df299ea9ccf0
+#   text hash     de050a30c4598006
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

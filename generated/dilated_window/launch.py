@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ba0bdf829f270d33
-#   text hash     ca698d2c2e8c7af4
+#   content hash  f4cd67db50cf8036
+#   text hash     c8be90c999cd2afd
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7e389ef08d2defc3
-#   text hash     d30ab5a7fe3e4c65
+#   content hash  85abe2d998db7b0d
+#   text hash     05b090c399b7fdc9
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

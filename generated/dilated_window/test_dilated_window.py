@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  868b7cf69b0b1734
-#   text hash     fcd859e02b403dd9
+#   content hash  36c95ada2a7f5de1
+#   text hash     448c48e176872acc
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b16ad9943dd0ff68
-#   text hash     161b0a1fecda2589
+#   content hash  1df3ce4cd6080860
+#   text hash     08311bafd0377876
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  32b96712c90dac5c
-#   text hash     060c1f8fde6656fc
+#   content hash  a23f47f7136aca97
+#   text hash     77e2b7b37f223a3a
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9dea348dfe9f6c61
-#   text hash     b7ff800d87089710
+#   content hash  2d0bd7c9e519e005
+#   text hash     ac123ccda3d1536a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d7418be5e65f7a62
-#   text hash     101db92fbb4c7e3a
+#   content hash  a89ea836622de409
+#   text hash     2d06ff2b65122d7f
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

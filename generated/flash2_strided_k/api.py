@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0f521793f7715518
-#   text hash     735a1b887f913f23
+#   content hash  092768f2cdebbbf5
+#   text hash     a46b863f4f2550ae
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  557890b658705a02
-#   text hash     c3f6fd362cd32c9d
+#   content hash  ad5f009edfee4d72
+#   text hash     95bf46cefb016d13
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7027562f412a2505
-#   text hash     eb590bd49c8ead03
+#   content hash  02d3d58b3b7ce85e
+#   text hash     f84c16b4ddc4b8d5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  107fdb8e328e4a1f
-#   text hash     45f3204ff2a41715
+#   content hash  173efb0438b61ab8
+#   text hash     57034ad10a4024b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  37b1af70f9e5b881
-#   text hash     3d3f1e5d49aef2de
+#   content hash  eaec7be143b0f5e2
+#   text hash     66b23f1dcc2b5ece
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

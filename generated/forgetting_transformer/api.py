@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7caa53175826d8c7
-#   text hash     965913d7b4e26659
+#   content hash  b08747a7b23422f7
+#   text hash     c259e8525bde7678
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

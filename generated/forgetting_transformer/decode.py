@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ed56008a1abebc8
-#   text hash     787a2c1ec3a7a467
+#   content hash  5cdc65a25ea5d7b4
+#   text hash     ee73f91f5ecae489
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

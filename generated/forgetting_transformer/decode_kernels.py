@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f425f14a8a09669
-#   text hash     48ec8731155b68c5
+#   content hash  73f59bfb8737cd03
+#   text hash     bbdd1ee8fe0b51c2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

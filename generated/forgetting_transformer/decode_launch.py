@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca28a79755aa03ac
-#   text hash     dc69f4252d0b0503
+#   content hash  e9c05bef1e91833e
+#   text hash     c372e777a8070b93
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a5e1fb78c7a7b3c
-#   text hash     6258a2d682980f9b
+#   content hash  d88cf70c78fd00df
+#   text hash     b80cd972822e5e16
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  281b14e5bfec6b81
-#   text hash     845334bd4f42f7b5
+#   content hash  141fdda55b026995
+#   text hash     8f847f8d7615a3ad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c8b58ff9549881eb
-#   text hash     2fa22119824427c2
+#   content hash  31557d628abf3e05
+#   text hash     f475f5d72e4d034e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

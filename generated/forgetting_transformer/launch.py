@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e12284d7875697f4
-#   text hash     d22d4cd7bf2e046f
+#   content hash  6b275ce88659058d
+#   text hash     25f818279a336ac0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4089cede3b99b3f3
-#   text hash     1d3d4c0b70f6caf8
+#   content hash  e2d884147411c44a
+#   text hash     7190c67428077cd7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

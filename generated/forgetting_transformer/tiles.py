@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fa9d080019047e3b
-#   text hash     3ad0cb4b5c74f79f
+#   content hash  ff1761471c3c9ce2
+#   text hash     233e5ada46d821ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

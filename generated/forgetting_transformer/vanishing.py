@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ee8bf54f63a221ee
-#   text hash     05575c3262755ded
+#   content hash  55b3614d106f2617
+#   text hash     07b4aa5b14acc1e6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d211dd38c7424f3f
-#   text hash     9f4e329ea7e6728e
+#   content hash  97ab0e5394034571
+#   text hash     c4d1b2f3f43781f0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

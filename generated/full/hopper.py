@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7754c0381531779
-#   text hash     f66f9c11ba406c3d
+#   content hash  bbf1b9224b192ee0
+#   text hash     8899dbc033023412
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18bd37818bf402f9
-#   text hash     78547b660bbd85e6
+#   content hash  cdf8938a427be2da
+#   text hash     f93194bf29969c62
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

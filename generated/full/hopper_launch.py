@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9b6afbbc9c6c9fe8
-#   text hash     1b7cce9752894b53
+#   content hash  0d3aebe9ce443048
+#   text hash     99fce1bb74b825ae
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

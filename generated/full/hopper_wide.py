@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8bd962aa6158eeae
-#   text hash     6ea55e7f1dabe672
+#   content hash  915b658f631a55ed
+#   text hash     c6c4990e4e1b5c1b
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

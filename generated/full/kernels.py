@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ba9a9b43e3ddcdb0
-#   text hash     312cac6844ae40d1
+#   content hash  e6588cc6df35ad6e
+#   text hash     e1a171ce9142a024
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

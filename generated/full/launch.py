@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  639ca82442ccc952
-#   text hash     e13d7db7616ea59a
+#   content hash  f24bb9fac46a8c3d
+#   text hash     e0fd5a9474ba7808
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

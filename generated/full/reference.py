@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e6062860436683a1
-#   text hash     93a62325cffd0c2b
+#   content hash  0e5f69ec5c4cffe6
+#   text hash     2689ee257af45090
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

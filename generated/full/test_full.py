@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d823a91ff682945
-#   text hash     e2112ee965b8fc5c
+#   content hash  9ed4452e011d5276
+#   text hash     87623c2601b38663
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

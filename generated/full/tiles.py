@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  75f47c4fac9a3c2c
-#   text hash     3e13927e3d89ff8c
+#   content hash  4c24ed9e2e2493c9
+#   text hash     d53bf718563d9eac
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

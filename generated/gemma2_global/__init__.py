@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59f16fbcdae104bd
-#   text hash     5033811f7d227ecd
+#   content hash  94e77403f8486be4
+#   text hash     54b757a228388924
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

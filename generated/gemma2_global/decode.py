@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  33ead3277d40b6d5
-#   text hash     07e6642b4c2a0e62
+#   content hash  e8a1bdd44e09b94f
+#   text hash     89eaf2f5f3efcf58
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

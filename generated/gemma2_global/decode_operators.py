@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  620aed22680869c4
-#   text hash     e74cc41d130bf945
+#   content hash  e321836db70f5c2c
+#   text hash     a6492e5857e12170
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2012412deeee5b6f
-#   text hash     172f7dcf8f10dcdf
+#   content hash  18da1fb5760d6a91
+#   text hash     df9d2e7fd3237e6c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da3e0639346f4e3a
-#   text hash     3cbe0efe4cc60a54
+#   content hash  9819f96f9ae3ace6
+#   text hash     9a25c32f8bd151ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

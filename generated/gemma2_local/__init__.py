@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55b0524861fba28b
-#   text hash     41824273f0b64e78
+#   content hash  74e2b9d487de3615
+#   text hash     4bbd4148336499bb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df22e20984dee0d7
-#   text hash     18f13364fbc1bc2a
+#   content hash  c4bac0bc4fd3b9f3
+#   text hash     0e6eb7fef415e518
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

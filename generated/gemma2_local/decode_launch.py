@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  535710f3a66acb34
-#   text hash     3b14f2ee99fcc005
+#   content hash  56def03f2bc32252
+#   text hash     89e0165fd6332de8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

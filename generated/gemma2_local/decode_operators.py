@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21c0862f69920085
-#   text hash     3e0df9f5153af0d7
+#   content hash  4659e877e20de9c2
+#   text hash     435f2ec0325b92ad
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0e0f398811e6e573
-#   text hash     0c96bda7ad36f2fa
+#   content hash  89cfb2012998cee0
+#   text hash     04963ee786501323
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7765ce72148418b0
-#   text hash     75bbca95f719ff7a
+#   content hash  3113d5edcc06e850
+#   text hash     36d051e037f99ebb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24f21efb1fe9a9f8
-#   text hash     6727476cc6597654
+#   content hash  bd6480e65435bfe0
+#   text hash     8db058a558d1d228
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

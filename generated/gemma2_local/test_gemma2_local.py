@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6ba39754d01b4274
-#   text hash     229f9b2b743404f8
+#   content hash  406c4bfcf35c0408
+#   text hash     56ff0276ed60d745
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

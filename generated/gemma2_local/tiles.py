@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73b88c3160cab26d
-#   text hash     d61bac0d622a18a6
+#   content hash  03e2485eaeab02f5
+#   text hash     0770550dd9dbaac3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

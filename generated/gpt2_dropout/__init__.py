@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  80980eb720f661e5
-#   text hash     82dfa314aab00391
+#   content hash  fb6118e6eb66e42a
+#   text hash     2473ca5e6edc66ef
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  78b8f3ab483be3fe
-#   text hash     37fb905e378116e9
+#   content hash  0cc368b230fb049c
+#   text hash     ebde1e98d6161342
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e4b9e36d79e9dd0
-#   text hash     4bc01a8677c50e54
+#   content hash  c96c7020374c5395
+#   text hash     51ac93ec6b5966c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  49080a23eb73ce6b
-#   text hash     dad6445cb188befd
+#   content hash  b0b6a47f1b1c5a3b
+#   text hash     cdd20c57875dbdd3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b8938e890871badd
-#   text hash     7ea31eba42af6d1b
+#   content hash  abbbeaf335fa4e9f
+#   text hash     8b0970e58a055e35
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

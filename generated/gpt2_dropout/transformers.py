@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0f2291c5230a5c15
-#   text hash     9cc526408f9573af
+#   content hash  b460f37c91818b0a
+#   text hash     093a89cd6484d8da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f08da8da78902246
-#   text hash     d82219189137a56a
+#   content hash  570ae56fd7700734
+#   text hash     a69a6980d0c84179
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

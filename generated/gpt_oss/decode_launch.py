@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f4b50e27329ab997
-#   text hash     de021dd63342cf0a
+#   content hash  a124e845357d936c
+#   text hash     2f828931afec9193
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

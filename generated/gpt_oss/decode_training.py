@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26ef1331a9cf67cf
-#   text hash     face97a1dbdd45f1
+#   content hash  b5abd3737df79aed
+#   text hash     0dcabc33e0db13ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  71c9dcff2dd0ed64
-#   text hash     cfc865e2d6a9e37a
+#   content hash  78c09a94de7ecd01
+#   text hash     66f2729d7c5003d3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  955e207495bdbb54
-#   text hash     8b1526dccb4aee4c
+#   content hash  7711124f0f69cce4
+#   text hash     be4e55622b455454
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  39759cf8016b55f4
-#   text hash     8a074cc53e872af0
+#   content hash  b07a85de82d9d883
+#   text hash     cceea00c8bc5b6b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

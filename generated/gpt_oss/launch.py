@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f3b5f3e73cd4054f
-#   text hash     1b7fc0fc1000ec26
+#   content hash  9e8205be34b4ff8e
+#   text hash     927bdb275bff6b58
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

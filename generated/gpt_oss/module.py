@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d4c0fc1a03e0f4da
-#   text hash     d11ae984d533b66d
+#   content hash  d15fbb14f309e6f4
+#   text hash     0c55e73e1cbeb5b6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e33dd6cec3118b4d
-#   text hash     2994454f7f5e2d19
+#   content hash  165de7972177d9d5
+#   text hash     10d38162667f65d7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

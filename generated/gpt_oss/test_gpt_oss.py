@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  50828ea402f1500f
-#   text hash     83ea9f51f7e227aa
+#   content hash  c5b63a5a20dd0d1c
+#   text hash     41798c712eb9ac14
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  468a2da2c0fb1bec
-#   text hash     36ee269df81fe5ad
+#   content hash  f45dd68cd7e59139
+#   text hash     40f40cf4d523ae2a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

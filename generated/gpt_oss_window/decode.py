@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccf8d3b64f83ad5d
-#   text hash     0bf115144dd27cab
+#   content hash  55fcc314775e9a71
+#   text hash     b895d2c9b59b9ff4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c51e617c1e6466a6
-#   text hash     bb592509103a80fd
+#   content hash  5f160387e1233521
+#   text hash     123c7bbaf0ff45f9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

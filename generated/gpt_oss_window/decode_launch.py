@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f6add2628a8a0302
-#   text hash     8585872b12edb244
+#   content hash  295ebb2dd964e0d1
+#   text hash     1a779b91967b08f9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  04967c6b523e8d0c
-#   text hash     41240db83db68465
+#   content hash  1b224f74191be29b
+#   text hash     c3c1c486de0d81ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bdc845c0c41149b6
-#   text hash     a6dde66d1147b043
+#   content hash  fed0a6da15529a27
+#   text hash     d9b26b62bbb3963e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

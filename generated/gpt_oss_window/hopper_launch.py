@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b3a14eb4275a6845
-#   text hash     901ba4fec627cd21
+#   content hash  8651911c0b01949a
+#   text hash     ea1e0a2ec1bad72f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  14f7d210c1a20b36
-#   text hash     f192636fccee2200
+#   content hash  36fc55acf22527e1
+#   text hash     0cfeb6fb97dc5a3b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

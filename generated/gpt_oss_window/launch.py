@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  db2b13ba8a3efcbc
-#   text hash     41d17898b7bcc44c
+#   content hash  9ef96adb331be3f8
+#   text hash     6f31e9a6f12abeac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  032ec6e3b071b66c
-#   text hash     73a9f02232b6bb8a
+#   content hash  eb4aca45ad188c40
+#   text hash     0a3658d8fae5390e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

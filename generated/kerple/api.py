@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07824227368db184
-#   text hash     ee27f0304fa9e477
+#   content hash  7e09ee4d2d723893
+#   text hash     70d97edd89948b30
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6ee7f581ff6c0b54
-#   text hash     9abcb22cd69661fc
+#   content hash  c9a20db284651698
+#   text hash     b824ec866a3fbdfb
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  62a0ea5a0c5974d2
-#   text hash     2464d831bb1f224b
+#   content hash  5fe587001134842e
+#   text hash     d3f2a7489477df90
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9d0d323631be1ec7
-#   text hash     52849e9fb0e45d3a
+#   content hash  cb80691286ef1412
+#   text hash     98ff55830ee76e37
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

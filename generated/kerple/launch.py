@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2dfdc52adc0d14ef
-#   text hash     35daee2f5b774d25
+#   content hash  6e5abc28010c7439
+#   text hash     43c45cce644f10c5
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e2a58adc96da0330
-#   text hash     ad99a144f7715e2f
+#   content hash  e73bec39f2885668
+#   text hash     b3ee1af5542c48f2
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

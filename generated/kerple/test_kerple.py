@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7fe86e82074b500e
-#   text hash     c244976a2882e8c9
+#   content hash  05c91b7a5f994427
+#   text hash     0f55929bbf01f3a5
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2dcd3d9c365fc27f
-#   text hash     361f20601ee5396f
+#   content hash  741a474d25ee15da
+#   text hash     aa4f27d9c3c18bd1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f309dc1c01cd7733
-#   text hash     6241b8c88ba8c69b
+#   content hash  062234905209ad2d
+#   text hash     3547f51e0407776b
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

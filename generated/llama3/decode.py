@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d70d68858e2e9377
-#   text hash     5a79ba17edbbb41b
+#   content hash  e4147daa9e8de511
+#   text hash     5490b99eced89398
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e36ac1cb290a9c1f
-#   text hash     8c0e42448607e578
+#   content hash  d52d4469e9093676
+#   text hash     2fee1a73744b0333
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8282e2e82e3264a8
-#   text hash     5ef78f1298e90764
+#   content hash  dec561399e8bd894
+#   text hash     da034efe2a4226af
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3d0442d69e83a38
-#   text hash     ddadfc79d316e5c6
+#   content hash  01907f08278a5db5
+#   text hash     48260bc3df1eb080
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

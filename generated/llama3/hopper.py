@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1a5b214723ab5f44
-#   text hash     a0f288d68b142850
+#   content hash  4a95acebe0b5d26e
+#   text hash     1c2fc0a8be638636
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

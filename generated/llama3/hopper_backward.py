@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  34daa5b64a824d25
-#   text hash     fcc73c24014cd9fe
+#   content hash  0016698710173b63
+#   text hash     19c63a6ffebcf584
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d4d50602f78c57ab
-#   text hash     35f631d8b3c2e987
+#   content hash  9394c8298a3e7b64
+#   text hash     95b0d8ee1369e9b3
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9104ab793c8a8c48
-#   text hash     28694aa676005fed
+#   content hash  82845bfbfc9dbcad
+#   text hash     2b32dd1aa632689f
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2fb794e83c7e0d22
-#   text hash     cc0dbdaa6003fe6f
+#   content hash  4170825bdf7f4805
+#   text hash     983a88659fef794e
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

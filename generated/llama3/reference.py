@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  54232ce1c6222bc7
-#   text hash     9e5f30987edc5500
+#   content hash  a5dd6a555f71341d
+#   text hash     b0f17827b6762d75
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

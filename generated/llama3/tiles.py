@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aefdc65f22e27a81
-#   text hash     f1c6580cab60d1fa
+#   content hash  12909914410a7f52
+#   text hash     271cfafa8e5401fc
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

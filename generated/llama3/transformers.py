@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94971727684a41fa
-#   text hash     34b13f9a60a34d0c
+#   content hash  98320282f690defc
+#   text hash     4aee3dffd648b296
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  397211fb86f4e179
-#   text hash     20ea3101b27dbb1e
+#   content hash  737a51bf4395a561
+#   text hash     e85a97ed2b44886c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  86c93cc57dc6ae34
-#   text hash     6714533d9a9891da
+#   content hash  c89f9230765bbdca
+#   text hash     5d58dc0217e9ae7c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

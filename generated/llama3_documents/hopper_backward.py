@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f3b8c416dae83a83
-#   text hash     f392d302731b9762
+#   content hash  eaa2d01c57f020ae
+#   text hash     57b2d60cd4816355
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9bdaab8c22909065
-#   text hash     db3082754fd13913
+#   content hash  85a49972b72e95a3
+#   text hash     6db4e672a10f4a72
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  28049ede63d35a8b
-#   text hash     fbf994ce589102d3
+#   content hash  dca8aa1873559d6b
+#   text hash     7a4bb1b421ccf624
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

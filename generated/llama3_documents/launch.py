@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e69d1e48e6f58c36
-#   text hash     9be3b73facfdc7f3
+#   content hash  fbcdfd3974da883b
+#   text hash     aaaf45924caeeb0e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

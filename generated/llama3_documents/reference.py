@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  35af6a464d5982f3
-#   text hash     741ff43f07e2531e
+#   content hash  4448e61df3c1c2bd
+#   text hash     6457c9ba53e5a7b3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0f073fe637944337
-#   text hash     6ebfc6873add25f7
+#   content hash  baa8256e87ec665e
+#   text hash     8e85e711dcb53b5f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  95c8bdf3f66f397f
-#   text hash     1a1db75ab288cd1a
+#   content hash  bd981766ed99e4b5
+#   text hash     01d718079e400a3f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  10dddd229177f77e
-#   text hash     d418b98d010b2b05
+#   content hash  baf4a591617f24c2
+#   text hash     3e12d38c2c8aede6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6a924dd551057d86
-#   text hash     84f44292eec7e2c3
+#   content hash  25ead07e5e6f2736
+#   text hash     9f60dc12c93d6db3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e8e3c35494d54a45
-#   text hash     bd558b11b1194611
+#   content hash  b69a858aa57879f3
+#   text hash     58930effcf2dfaac
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c2a5905efa126257
-#   text hash     cf3a8253e2b3ed05
+#   content hash  87618e1dee114f1c
+#   text hash     b056800c07e6906f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

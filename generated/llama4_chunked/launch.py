@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  684f948345382dd9
-#   text hash     b2ff21d684c9eff6
+#   content hash  457686f613cf19ea
+#   text hash     ae2ddcc9564d088b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  88c62aaf1bfdee30
-#   text hash     9b769e3f0a2b02be
+#   content hash  e72310652c620634
+#   text hash     0ed1bc5009ba4f7e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

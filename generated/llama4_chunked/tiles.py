@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e35d62b369472545
-#   text hash     7d49d1acb178cb89
+#   content hash  718757d179bc1640
+#   text hash     296a113d96255d8e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  61b4d47ac0e3c6cd
-#   text hash     6f7567faa1c7c233
+#   content hash  b56e7280ea245311
+#   text hash     b41eba717fe1a264
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f74f2c3cfd796f96
-#   text hash     4778905dfdb6b4d8
+#   content hash  be0b11fdf6819061
+#   text hash     da458f631fa6d09b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

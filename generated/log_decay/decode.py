@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ea708de1e3657c2d
-#   text hash     5919d7c302ca173a
+#   content hash  c2645aeef11041dd
+#   text hash     a19c628aa2b9e1af
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  130ef26b1040bcdb
-#   text hash     5b88291d72b9911c
+#   content hash  bfede3fc0fe5caf0
+#   text hash     b7992a11b2af2a78
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

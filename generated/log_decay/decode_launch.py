@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7403d439b5f0b16
-#   text hash     3bb4518b3c294391
+#   content hash  1897575f4c39eb6b
+#   text hash     43ce16d0e52bdeee
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

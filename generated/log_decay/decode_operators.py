@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  687742805e785813
-#   text hash     21e5c37646e090bb
+#   content hash  da804f874a5d403b
+#   text hash     b99a587e6e4543c7
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1d78d603b7c63fc2
-#   text hash     70204a673bbb9c6a
+#   content hash  1e574de5f4caae7d
+#   text hash     d909fda35d28aa66
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

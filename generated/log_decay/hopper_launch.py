@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  038b58c72b812d2c
-#   text hash     0e833259e1416d0b
+#   content hash  6aa49881dbc977fa
+#   text hash     66374fed48f6b757
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

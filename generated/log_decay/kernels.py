@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c332dd4cb535be7f
-#   text hash     962f998e392b8ddf
+#   content hash  362b7980de9847aa
+#   text hash     af17833b0997f71d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d2beac682f6b534e
-#   text hash     dd63239a6f23c4f4
+#   content hash  c0fde33965c347f5
+#   text hash     64b7de50b399cece
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

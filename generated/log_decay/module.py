@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fbcc5b14d6f5dc9b
-#   text hash     82e82b4b1afacd9b
+#   content hash  f32f39f1292c2300
+#   text hash     faa95be76ae41d3c
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

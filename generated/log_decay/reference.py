@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  13f2b0ebdbf7d177
-#   text hash     4eacc2a29718c489
+#   content hash  99cceaee43255a79
+#   text hash     c6a63c63d975d150
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

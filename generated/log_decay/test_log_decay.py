@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe35b2b3c13afe7e
-#   text hash     f3da6aed73f630d7
+#   content hash  4ef85e95f8823751
+#   text hash     c4d8edf352bf67c7
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  00a90f61bd933b8c
-#   text hash     21ec9d29bb3ff57f
+#   content hash  ca7e17492d38f97a
+#   text hash     1f4796cc4aee3fc7
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

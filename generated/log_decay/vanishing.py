@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  015d95a7e3f4898f
-#   text hash     fa9a121da8381656
+#   content hash  5e9facfd84d6618b
+#   text hash     cc629de150be6f65
 #   render with   attnforge render specs/log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

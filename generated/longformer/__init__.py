@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8f0ab9f7fad4c87b
-#   text hash     51a9847f1019331c
+#   content hash  67b35461d4cb81d6
+#   text hash     5e4c146fa51bb4a0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  49c34d689c946006
-#   text hash     8cf19def019fb2c0
+#   content hash  4303da139b5120d1
+#   text hash     57193a41d6d93cdc
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

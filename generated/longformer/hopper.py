@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e8b0f2299ce1cbd4
-#   text hash     a2872986d39db0ef
+#   content hash  a3a8580583c7a456
+#   text hash     33722f4a341e156d
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  392c0046165f5e44
-#   text hash     cf7d057683bb79d4
+#   content hash  9112de627046afb1
+#   text hash     30790fc8cfb6fb59
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

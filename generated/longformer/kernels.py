@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  46b18169b6ca799b
-#   text hash     7841039367e06c00
+#   content hash  8850b036e2e54271
+#   text hash     3aa0cefa91c5e2f0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f913fdc70d2ebff
-#   text hash     435f3b2f5ff51aac
+#   content hash  6c4028e485f1bd85
+#   text hash     01ccf6722d211e3d
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  179a366be00db9a7
-#   text hash     a04623363b55ff47
+#   content hash  8dcdee975ae2e432
+#   text hash     94aea48fe9c79d4d
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

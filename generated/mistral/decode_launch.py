@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5fba4ca7b8b448f
-#   text hash     65163b812cde1705
+#   content hash  2e0490ebb45ad80c
+#   text hash     a0e39c53d020ae22
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

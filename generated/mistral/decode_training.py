@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  117dd1bdc6bbf292
-#   text hash     11f006b3fdc3c399
+#   content hash  e87153c62c0d6637
+#   text hash     3299179a4db1d6e0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

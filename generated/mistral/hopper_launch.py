@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e7d5427b3f741e4f
-#   text hash     7c54f60c597e91a4
+#   content hash  96923f3e18972344
+#   text hash     29c34e5823cebfad
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

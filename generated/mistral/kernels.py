@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6eb443cecffd36e6
-#   text hash     3f7faf63d55121dd
+#   content hash  d3047eda312db82c
+#   text hash     5321f5116f1d600f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8de2068b0708b13b
-#   text hash     77c0b26187f2f988
+#   content hash  f605051cb4b87f50
+#   text hash     bbeefd65f7440e4f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

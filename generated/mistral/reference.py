@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f7f0f03d07fe9865
-#   text hash     503420b206271379
+#   content hash  edfd7407723229f3
+#   text hash     a8d6f8d37e32809d
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6d85e6f3df9230db
-#   text hash     75370cd51ce3bb34
+#   content hash  3b283627d1afbc88
+#   text hash     fccd46275953809f
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

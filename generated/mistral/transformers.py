@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f03c05fb938e4419
-#   text hash     7d0a040250a509a5
+#   content hash  a85ecf9011753f39
+#   text hash     a86f94d40e12be57
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

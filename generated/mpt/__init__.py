@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d13e1a1b85a7393f
-#   text hash     8e613b53827cd423
+#   content hash  c68950c94b7a6057
+#   text hash     2ba0c8e1a6ecf8d6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

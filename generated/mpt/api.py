@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6ab9a906f762b276
-#   text hash     ba56b5b2e1c0dc63
+#   content hash  9d7452771bdf1a97
+#   text hash     2a94b19acbb510b1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  789124f41db0fba5
-#   text hash     ceec57f8fe4b08a3
+#   content hash  c2a7cd016180e037
+#   text hash     8b7bcd1cd0467a00
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

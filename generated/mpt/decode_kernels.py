@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a6721f6a77c11e12
-#   text hash     1b74197d4e478bc4
+#   content hash  2789633fc7321c13
+#   text hash     735433b4897d153f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c47b5ce7302563c7
-#   text hash     6d2746a7eeab75d2
+#   content hash  e0a6ee0ce69aedb1
+#   text hash     3b8992fbba16b1d4
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

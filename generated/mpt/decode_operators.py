@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2aa6750bf55091a7
-#   text hash     a9d0259ab582f019
+#   content hash  575bb98d7caed26f
+#   text hash     abc923e5dcb80c69
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

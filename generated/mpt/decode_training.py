@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e5fc254f8ffb9fd5
-#   text hash     0c5733d9130f0dea
+#   content hash  ea5844a7ba57923a
+#   text hash     e60cf4c8a731df32
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

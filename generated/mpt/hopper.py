@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4a59a2fe2cf2d7a4
-#   text hash     131b6198175cd5d3
+#   content hash  a5f600ca81e68be1
+#   text hash     392edacfb52fcea0
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

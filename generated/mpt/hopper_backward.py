@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e99e50ab96f5fc1
-#   text hash     901c8cdef0f63378
+#   content hash  a99bd49d2b665aac
+#   text hash     dc8e32d1c65e83a6
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

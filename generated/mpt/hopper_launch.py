@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c9753b1dfe9d444
-#   text hash     363f00e4e2752d5f
+#   content hash  07bc754481cfecda
+#   text hash     03ccd57384f81465
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d205d7c22566ef47
-#   text hash     fdf8cf45662485a7
+#   content hash  376184f14d605852
+#   text hash     3e46fc9eb3db3f17
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  df2478a331a10471
-#   text hash     ef31adb0e48b2c5f
+#   content hash  29baca2e2cdf45be
+#   text hash     471e4059abb9ca1f
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

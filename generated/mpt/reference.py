@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5eb7476508f5aeda
-#   text hash     0fef59434c43f3ed
+#   content hash  cf8c4d29bf4e87af
+#   text hash     c4cf5152d7de2a2b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

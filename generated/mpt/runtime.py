@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  db609c21f512d204
-#   text hash     9bb4b77d17f2a2cf
+#   content hash  bd4eb4f2ffcee108
+#   text hash     78806b220d286c46
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -821,8 +821,7 @@ def in_slots(told):
     walked = (told[name].base for name in ("k_desc", "v_desc"))
     shape = grid(Hq, slots * rows, rows, *walked, sequences=told["sequences"])
     told |= dict(items=slots * Hq, slots=slots, group=shape[1 - tile_axis(slots * rows, rows)])
-    programs = slots * Hq if told.get("uneven") else multiprocessors(told["q_desc"].base.device)
-    return (min(programs, slots * Hq),), told
+    return (min(multiprocessors(told["q_desc"].base.device), slots * Hq),), told
 
 
 def by_groups(grid, told):

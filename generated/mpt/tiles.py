@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be03cfedb64cabad
-#   text hash     411f9094ff2ff1b2
+#   content hash  b998ed631af4c4f9
+#   text hash     ab5c3e1a0a66ccf7
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cee637f8b8e1883c
-#   text hash     1d38cdc0d5397284
+#   content hash  f0df2235afa229ce
+#   text hash     d924790986ad0cec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f9186c1b9670b79
-#   text hash     c964cc69c5e0de84
+#   content hash  5e4c6e3e9d569870
+#   text hash     8c83d45031cfe733
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f346c0903e2b9e3d
-#   text hash     d62c932116c9bb69
+#   content hash  30d0b973c85bab5b
+#   text hash     eb3a1fb87a898bc3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  701df78376a39438
-#   text hash     68c72e6836fab433
+#   content hash  2d20c3cf8bbae1f6
+#   text hash     d26f9d4c8425b0f3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  edf945250faa7d9c
-#   text hash     708c28a3790fbc3d
+#   content hash  f9714c3410ff2c1d
+#   text hash     3f90eb3bc094a67b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

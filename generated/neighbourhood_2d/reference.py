@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  58393563c8a84152
-#   text hash     b636796c2b326cf3
+#   content hash  6d20a241dc1b3d57
+#   text hash     cde31d32cd6bb696
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  339425baa2fd781b
-#   text hash     d4ff6d041b8624f5
+#   content hash  4b3fdffc3349cd2c
+#   text hash     869b6d36183a6090
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab1b589594d06253
-#   text hash     8a6418ed671ffa70
+#   content hash  8a5c0798947451aa
+#   text hash     c968f97c8759fb78
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e1da4ad9c785b6e1
-#   text hash     bc6bba53b8b09e94
+#   content hash  9d0f7414205fdde7
+#   text hash     8cdaa15aa8c05dca
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

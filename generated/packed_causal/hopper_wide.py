@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3733dca0b841b1f7
-#   text hash     f32b1f8552edd4b7
+#   content hash  897c653f8106e914
+#   text hash     0bd2cc9cef2665ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62d63556f9651c42
-#   text hash     c9c52e60e2caca3d
+#   content hash  4bfbc3400c47c49c
+#   text hash     48d1e7c503dc7811
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  093ada1f04c38908
-#   text hash     afa9a76640472655
+#   content hash  48769c66be5af8da
+#   text hash     0e9d8c22166b0e56
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

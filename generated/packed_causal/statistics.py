@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c1be012eeb4ef66
-#   text hash     5e4c8e1b14ce87f0
+#   content hash  d5487bf76908dff2
+#   text hash     7bada66da7116c2d
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a9beac622ea6f1ab
-#   text hash     fe72873ac9eeca31
+#   content hash  8c3fc99d8c04d9ba
+#   text hash     1ef9af8bd783c38d
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

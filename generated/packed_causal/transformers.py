@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7b9e4ce1020a1b6d
-#   text hash     464f36f02591d787
+#   content hash  1992a0bab7bce63c
+#   text hash     7fb7d721a2c988c6
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

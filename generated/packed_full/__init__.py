@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  471761048d2a53d7
-#   text hash     55e2d53adc0dfdeb
+#   content hash  9f6b8f3edfdd0009
+#   text hash     7a25bc01dc7816e6
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62abff7cfe23f429
-#   text hash     cddb1803d442689d
+#   content hash  452d6f75c7cdc659
+#   text hash     2a3532f4c62ce185
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a85070277ec9ed59
-#   text hash     cce172b4527dbbe0
+#   content hash  7d162884d7642d6e
+#   text hash     586f18e709669361
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17a834f213b33a1e
-#   text hash     d5ea39a01948ebea
+#   content hash  deba97bb83923c19
+#   text hash     a8127db8a7e00d46
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

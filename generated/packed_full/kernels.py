@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  900767db11de4ca7
-#   text hash     0cc9843ae8e656b0
+#   content hash  1994c2945d65e0ed
+#   text hash     38e80f1197eaa5b3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

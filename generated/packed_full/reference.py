@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6819b8cd5f4ed5c8
-#   text hash     3349cfc5c5a3ec1a
+#   content hash  ab1e95fc48425cca
+#   text hash     715404daca997f6b
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

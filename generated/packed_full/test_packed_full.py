@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  45797d5cd92adbd6
-#   text hash     adc130ab897b968b
+#   content hash  1f812d90e22e2c98
+#   text hash     62ef1575458b2e20
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ac068a74c2554085
-#   text hash     5b10f606b6a5b101
+#   content hash  419c52b7a7326997
+#   text hash     c7b9e891b178208c
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

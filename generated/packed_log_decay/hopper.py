@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d67195815da4d43a
-#   text hash     c1f9374dba60015f
+#   content hash  49264f71f4c5ef2e
+#   text hash     74a71ff7fca8f1ba
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5df69861631f062a
-#   text hash     563efb41ea81b9ea
+#   content hash  0014afa155f32ef9
+#   text hash     d8577b820f16b2b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e6807a46cf65c2a4
-#   text hash     bea3280167591035
+#   content hash  d5c39ac2601ca9df
+#   text hash     db68e26f8e80e43f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8ac50240f223139b
-#   text hash     b5b00a5bd38bbeaf
+#   content hash  099a69f02b326e78
+#   text hash     7fa7307453505405
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

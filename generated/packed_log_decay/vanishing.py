@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a39a6c0180bab705
-#   text hash     54aa9eedabb99b33
+#   content hash  57f95810243bc240
+#   text hash     25eef54110b3e4a3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

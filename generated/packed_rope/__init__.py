@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7bdcb09425cfb82f
-#   text hash     933e488543141751
+#   content hash  d85831146a816fc6
+#   text hash     6215cb209641312e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

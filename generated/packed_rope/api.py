@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  24d5008b7a2e5511
-#   text hash     7c46adaf91c3ff70
+#   content hash  423b860c32ef2b5a
+#   text hash     d7ad30ce14f082f7
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

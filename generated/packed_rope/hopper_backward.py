@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  37dc2e81ad5caa87
-#   text hash     2bce7d3f8b2f83e7
+#   content hash  be8421fef0ac5f5b
+#   text hash     ae0f02dd916a9761
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

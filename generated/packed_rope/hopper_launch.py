@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eccf8f2a85d3b481
-#   text hash     6e52da1fbfddfa4a
+#   content hash  93099c16461998cf
+#   text hash     7b081444d256fa28
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b19a41e665208601
-#   text hash     672de7a5ecb128e7
+#   content hash  a43c901c2b0a7482
+#   text hash     c4ef73994e39c82e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fd67601ec4f328f1
-#   text hash     c76721ec497739c0
+#   content hash  e2088314d63d057d
+#   text hash     7fec44f25f413816
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

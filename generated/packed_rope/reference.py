@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ba92f3bff999039
-#   text hash     d16a34c2358ce04e
+#   content hash  1c062410c323d351
+#   text hash     4c1bba251527dbb3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

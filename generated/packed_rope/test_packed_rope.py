@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1362d9d841d3aef6
-#   text hash     fba3eafc737792c0
+#   content hash  e4c6bc0c3dbafd3d
+#   text hash     cf1cb877d266ed8e
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

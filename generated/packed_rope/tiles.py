@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c809fc491a077936
-#   text hash     789cdd23bc665768
+#   content hash  64c5ead13a5bbd1c
+#   text hash     b16d62aba9eae55b
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5c507c3b06a57f0d
-#   text hash     de63e526ecb17713
+#   content hash  79207a21deb6d433
+#   text hash     7b3d98339ad2f2e6
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

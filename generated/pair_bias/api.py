@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  19678e4a89c574db
-#   text hash     6045b84cd7624979
+#   content hash  233a1fdff44e223a
+#   text hash     86a4c13db23008cc
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dffd1dacbffbe89f
-#   text hash     572525dd525dac15
+#   content hash  b1ee6e4a9b12f00b
+#   text hash     753726d2132257a4
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

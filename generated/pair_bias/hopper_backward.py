@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b2e19cf194506378
-#   text hash     89516d9ca1c4b1da
+#   content hash  81603c2b02385625
+#   text hash     23584cb82506a6ba
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

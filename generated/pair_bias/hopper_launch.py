@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  09b4c3884e00f50f
-#   text hash     c6f143321d4c0948
+#   content hash  430c2b70e59a7bd8
+#   text hash     1e0b128649507ab9
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

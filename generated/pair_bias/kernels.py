@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b0a41a4e22cace53
-#   text hash     1c8340ebfb06fbc0
+#   content hash  b17de3a6b5c7c88d
+#   text hash     2d0184fd9d1ccbf5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

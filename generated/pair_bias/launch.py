@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  50423c9daa3678f7
-#   text hash     8e75ca07925f73a2
+#   content hash  9cd701327d50a527
+#   text hash     84ca555def386c49
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35a0d4125f3285d4
-#   text hash     67c22e9b543fe37b
+#   content hash  c0eda9da61a78db0
+#   text hash     cbeb28ff309b0408
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

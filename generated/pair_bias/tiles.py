@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  39477b9df9baaad1
-#   text hash     bfe8a075293249e4
+#   content hash  c798b759c9847644
+#   text hash     ea1dc109d813ed79
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a5271ee6af1dbb52
-#   text hash     268fc9d335d85835
+#   content hash  320b4632e417f3d0
+#   text hash     86bede4ddd50e979
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

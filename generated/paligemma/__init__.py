@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1bfdf7baa563e3b6
-#   text hash     b56b4d5acd0f16e4
+#   content hash  d7c253cb4fac7773
+#   text hash     d0676ea39ddfe0e2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

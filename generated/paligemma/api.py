@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a2d83f1f2775118
-#   text hash     6353d73f8801a023
+#   content hash  e3e86fe6f55c5622
+#   text hash     c9079e33b4bfa325
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

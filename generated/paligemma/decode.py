@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d9b8f862c0c22d1e
-#   text hash     8ebd99ad0a0a6be4
+#   content hash  362b8f470eea3b9f
+#   text hash     27db93e65a0277aa
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

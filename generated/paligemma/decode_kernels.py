@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0c34a68602391248
-#   text hash     c59d442442f72765
+#   content hash  1b663c9ba9e8a4b3
+#   text hash     a66c6c372dcba98a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

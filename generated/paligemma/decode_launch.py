@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  becfca5b513f032f
-#   text hash     3abe4af1065dacf9
+#   content hash  e1373a3a1c64a938
+#   text hash     dc1168789c8bd2d3
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

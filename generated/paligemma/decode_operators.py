@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0d475d16d84fb5aa
-#   text hash     ec257eb7fead9e9e
+#   content hash  f94aff05cfb08e41
+#   text hash     6381f12d436b80c3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

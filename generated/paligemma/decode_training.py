@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28a278a791cb1bb1
-#   text hash     718b0aad2350c3ec
+#   content hash  ee41c3e41f9576d1
+#   text hash     ab978aec8fb6b293
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

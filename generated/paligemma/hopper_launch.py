@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f22d2aafca712fb2
-#   text hash     41d600276acf1a6a
+#   content hash  05948d13b5fb1d8b
+#   text hash     4371782a2182dabf
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fcfa765f4df8e687
-#   text hash     ae53570a19ee3bb8
+#   content hash  7ea7ca452f4409a8
+#   text hash     58c6b54fc1042d10
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b1811bbaa8e3a71a
-#   text hash     44a0fa3f4f9a1eba
+#   content hash  be7ebdca17e93f53
+#   text hash     dff73ce9090bcea7
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a16565efbececf39
-#   text hash     7b4c3ede453b0e6e
+#   content hash  2c3ac4e0f93ed083
+#   text hash     73e854879ce9bf6f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

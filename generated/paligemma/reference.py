@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a7af47c8cf243a4a
-#   text hash     6fc41400c9938d71
+#   content hash  66d3475d32d4c967
+#   text hash     d08ec30d94f6d03a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

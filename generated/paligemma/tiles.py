@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8a3b9df1c290ef42
-#   text hash     7e83cfc7d8e82ed4
+#   content hash  f78877cf259800c3
+#   text hash     5480a0c91170247a
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b31713c024520bc5
-#   text hash     e66edbc625a029be
+#   content hash  82f35c72a20eb940
+#   text hash     7b2fb0d60182fa38
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3525cb19b403b65f
-#   text hash     2c6b1768f2304b02
+#   content hash  f75f2be496797282
+#   text hash     f98c28a7a287c1fb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

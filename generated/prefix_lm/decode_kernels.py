@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  714cc325f18070d4
-#   text hash     d71375dfdc788892
+#   content hash  afe545e573fa67f4
+#   text hash     63dd5688547e0e80
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d89393aae5ea2e3
-#   text hash     bb0ba4846c945045
+#   content hash  3e3cf867b2fbe139
+#   text hash     2cb1c4f0ac01fedb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  43fa6e820e1a6c42
-#   text hash     7232c9369479986b
+#   content hash  e48d7bc0e61f5751
+#   text hash     ff55394dfad5e5b5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

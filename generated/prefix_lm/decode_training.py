@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  abcbe4f33de344f6
-#   text hash     e0bab77347c0a78a
+#   content hash  8d2508ee53524f94
+#   text hash     11230f3306e5cf00
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

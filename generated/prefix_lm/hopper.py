@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c0e888a0e276b64d
-#   text hash     226cc556a5e0b12a
+#   content hash  717d3b999f3e5a40
+#   text hash     3e0574781d5f08b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

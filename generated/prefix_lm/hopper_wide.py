@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e96db131a164ada2
-#   text hash     cc9fa2ed85801da7
+#   content hash  671eb770c363a72e
+#   text hash     4b48121ceadbd519
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7089e3f3f12ad1bb
-#   text hash     43de8b7b6af9b04d
+#   content hash  3f382e70dd9038a2
+#   text hash     673ee145d2f8bbb9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  266ad0cd56bc659c
-#   text hash     277ebeb68caf97ca
+#   content hash  b10bf675ccce5a67
+#   text hash     1975a553a10b454c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

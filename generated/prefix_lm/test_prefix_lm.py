@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f7ebd67524dd43c
-#   text hash     fe7120c02b1c6dff
+#   content hash  93b86f4bf50d54a0
+#   text hash     22d338ab81332413
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

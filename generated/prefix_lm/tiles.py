@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d53e37f25d87347e
-#   text hash     57b5f077cde6f00b
+#   content hash  0643c8892c2be89e
+#   text hash     903e8d70b34d68c0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

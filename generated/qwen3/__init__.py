@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ab74fb360667fae2
-#   text hash     0ab082db1e047d44
+#   content hash  044f9d4bd09c8a28
+#   text hash     26a9f7ecc29c57a5
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b52d2d749f8351b2
-#   text hash     9d0106b63abb3a42
+#   content hash  def75f348862c8ff
+#   text hash     6c0f643d9f02badd
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fae25334d006f55
-#   text hash     58c6a1f8691a552a
+#   content hash  47daa6608e48ddc7
+#   text hash     cf89eb766384d5e2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0c310c1b3eaca0b1
-#   text hash     af9dc220356e96d6
+#   content hash  3cf68ba49a590266
+#   text hash     2d7033d528a3f51b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

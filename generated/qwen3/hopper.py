@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1c129a4c5842c94d
-#   text hash     944403a253ac780b
+#   content hash  77c2fa07d28a97ab
+#   text hash     0fe25f21034e6f17
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

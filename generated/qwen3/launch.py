@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c46c60e89e5942e2
-#   text hash     9ed203dd62a462eb
+#   content hash  88c3d09b88fa2bab
+#   text hash     e2e2d17e00fe85c5
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

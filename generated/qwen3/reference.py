@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f5dfd7c5ac8d9ec0
-#   text hash     4e557f50e3d12521
+#   content hash  fc6556d29228e5ba
+#   text hash     ac07324c9f238f6b
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e335d444e492984
-#   text hash     259ac6b988d80ed5
+#   content hash  6b02cba0e4f2410d
+#   text hash     222f7a148f3b5c7c
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  63f10bbd565d084e
-#   text hash     0c811dcd19f78f4c
+#   content hash  e019ef7c34c4f18c
+#   text hash     95b593a19fdd7567
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

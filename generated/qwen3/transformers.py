@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8f71b7486dcb55bd
-#   text hash     b8db40217798810d
+#   content hash  c41a60e44bfefb92
+#   text hash     c5eb62e28c7fac51
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1da801e8755329ef
-#   text hash     947271c55242f9d7
+#   content hash  54ec2a1d3c117ae2
+#   text hash     fe0a5c2ff0c5c887
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

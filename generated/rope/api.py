@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94a09ad399dc1cc6
-#   text hash     35e1a3e8fc3ac607
+#   content hash  45837f2a322c77bf
+#   text hash     b517d927bdfe7fd9
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

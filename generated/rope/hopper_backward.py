@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d83bbfbf13fa495f
-#   text hash     2c1ced543e60814f
+#   content hash  55c6028aafce993e
+#   text hash     db63de9ae4c18a71
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f92e3751525f982c
-#   text hash     9b8f86fc19291a88
+#   content hash  07d0c8a37aae11ab
+#   text hash     6d4ba989672e4bde
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

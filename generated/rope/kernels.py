@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  52df9be72cd19f20
-#   text hash     677cfcb6f0f8d60c
+#   content hash  dd604549fa946eac
+#   text hash     a7eb3d7093277abe
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  43b88437dc96eb9d
-#   text hash     373743edcce7f848
+#   content hash  6cdace842119ea1d
+#   text hash     88800842a55d6770
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

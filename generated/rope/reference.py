@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4d5b0ddcf665cd9
-#   text hash     68ac0140d57abb46
+#   content hash  6dc8f5151d69a892
+#   text hash     b4b838c5d7400770
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fe2625f1d12486d9
-#   text hash     2ea330da3d5fc659
+#   content hash  8c8424d025dadefe
+#   text hash     30faf65ad38153bd
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

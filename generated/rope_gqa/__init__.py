@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0ef1375ae4620b37
-#   text hash     a864f1a75ec30c4b
+#   content hash  a68f05f7380eb292
+#   text hash     cfd8a43d99afe759
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

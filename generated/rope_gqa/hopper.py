@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  416ab75f58f7269f
-#   text hash     2e9419e23e9051e7
+#   content hash  b11dcbe7f130d62c
+#   text hash     dd01d9d99f65c9bc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

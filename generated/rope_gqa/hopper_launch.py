@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  47b65c4d78e8cfd4
-#   text hash     4c0df2786754d9bb
+#   content hash  e84b78f180ef8cff
+#   text hash     40ae2dd8869e5cc5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

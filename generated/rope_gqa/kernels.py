@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf5e0d2c61163d29
-#   text hash     dadcf18b4ed6b277
+#   content hash  a0fc4a4232da77f9
+#   text hash     a163d52f560404b4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

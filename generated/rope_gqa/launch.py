@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4522042c45c8795b
-#   text hash     a0dfe64de55b5d35
+#   content hash  c02791a020119383
+#   text hash     31c2f60c03351671
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

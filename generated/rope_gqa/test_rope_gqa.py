@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0f5fc0af34f298c8
-#   text hash     a353593cb43e21d0
+#   content hash  bb349d654f4ceb60
+#   text hash     2c11d3f113107475
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9547d748df2e5bcf
-#   text hash     6d09d3e795ed9595
+#   content hash  3d6936e9f7d4f9da
+#   text hash     2b5bcadce3d02d29
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49b5f4b65ccd0b05
-#   text hash     e6825a7a0d7e34e0
+#   content hash  a19baf23be9ae381
+#   text hash     14e29625a53979ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8eb1156e6401b0c8
-#   text hash     f561cb57ab05b82c
+#   content hash  ab74d581306bbed8
+#   text hash     1031b5cc23852acc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

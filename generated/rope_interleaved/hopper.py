@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  193700bd0603b433
-#   text hash     bfe6f6a00e351c5c
+#   content hash  f07c655fe37bf89b
+#   text hash     b0b640d0073a48c1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

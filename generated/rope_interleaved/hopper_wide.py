@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c71c9ed108df48bd
-#   text hash     b945b5fc3818a51b
+#   content hash  55313fef9b4aec33
+#   text hash     6f035a9089ec03fe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b0cad64a55636ad6
-#   text hash     8d78bb4e9ccb82b8
+#   content hash  3461b3292f70bd0f
+#   text hash     5e96f17165fe8aac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7c9f5b3a4b9b257
-#   text hash     097b6068d96984f4
+#   content hash  e072718085caf38d
+#   text hash     068f45bc524fa340
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6595cc978b53eae3
-#   text hash     83ec5f15e80dae98
+#   content hash  c6a5522698591b6a
+#   text hash     d2daa5fcbeb805ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5f014f13666c428a
-#   text hash     b59d098610340342
+#   content hash  24ea6f526d6fcd52
+#   text hash     eae7eb0f147939f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1bbf2792fd8d1aa0
-#   text hash     5740b7e53a6796f4
+#   content hash  10d2055faf4bfaf1
+#   text hash     1de3ae1d2d56293e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

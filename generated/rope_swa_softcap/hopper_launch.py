@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  576f5bd28a548494
-#   text hash     24ce36c69b2326db
+#   content hash  2779014d9647ea05
+#   text hash     cb2811c6a812fdba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

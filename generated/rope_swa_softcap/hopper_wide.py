@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  56eca977e11c2ef6
-#   text hash     bde474bfdc14e9dd
+#   content hash  0628711ea2a115b4
+#   text hash     4d8a134ee2d29903
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f5b1e90a50cb7b09
-#   text hash     0709b5029801acb0
+#   content hash  7a54aeb41c88d17a
+#   text hash     aa575a286efdff7e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4491bb0e36a20270
-#   text hash     d43e698c81a43aa5
+#   content hash  4ac9117675fc1c0a
+#   text hash     55351069b8b82c80
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

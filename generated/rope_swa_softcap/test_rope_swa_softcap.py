@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cd5d3941119fa8a0
-#   text hash     a46f7f3a120bd063
+#   content hash  9c8154f6ddb5ce09
+#   text hash     45749335cd440264
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eebae2c0f94a4181
-#   text hash     a58d97a78bfa851e
+#   content hash  fff980b19ceffd16
+#   text hash     df07f4ee339dc708
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

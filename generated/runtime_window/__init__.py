@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  88059de22f4d04a2
-#   text hash     a1a9f7136469b4b4
+#   content hash  bb30c173c38c22d6
+#   text hash     fbd4bc6016ad8822
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f9b52ec2df58b9c4
-#   text hash     f145a541bc8f033a
+#   content hash  e6c1c76c246963fa
+#   text hash     f453e86abf1fde48
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

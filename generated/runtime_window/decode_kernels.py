@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0dcde2f259a67e87
-#   text hash     c6f389bc335c58ba
+#   content hash  e2b44c2a7d1f70df
+#   text hash     9cbd8c724b7cc827
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  523dff9d75a53854
-#   text hash     3740196e228b4fa4
+#   content hash  5bea632b2b55ea9c
+#   text hash     51adb3cfc19a4751
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff7462f5f7e6d394
-#   text hash     e0777d24b7925bbf
+#   content hash  ce59ce1934f5c7ce
+#   text hash     536519a611e8954c
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

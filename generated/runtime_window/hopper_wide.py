@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  77cd9f97493bae42
-#   text hash     0cf3d7350aa93c36
+#   content hash  286d3aa87395eec4
+#   text hash     34a984d316e11276
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a160c2763e0133b4
-#   text hash     a9bb602ed7bdf4cc
+#   content hash  7c35e4a038ddeb36
+#   text hash     407d1b02b633e205
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1a913c0aebbfd2a7
-#   text hash     63a56fc04bc2b2b6
+#   content hash  b5ad2fae10bc8a4f
+#   text hash     6f7dd57a64e9137a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cde555c5f15f125
-#   text hash     a546dfac92c717ef
+#   content hash  c0229ad54acec9c0
+#   text hash     7a4e59e49e52de5e
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f871cb8ef1300f08
-#   text hash     e15e56c6b72f7e96
+#   content hash  7b8dc2bf7e20d348
+#   text hash     26a7d3d50bd6a611
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

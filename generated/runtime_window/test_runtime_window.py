@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5c47861fb8c141f0
-#   text hash     67a5ddf6612568b6
+#   content hash  81af985d542b8b27
+#   text hash     7c89fcc6069394a0
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c9958a3fb4f32b69
-#   text hash     5c2fa4905275ab88
+#   content hash  5f2efc63a86f0681
+#   text hash     d934f6cdb95ad4b6
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

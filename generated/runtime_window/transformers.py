@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  63a3bcdf8cde035a
-#   text hash     9e9d51c5d751fe1d
+#   content hash  27d1fe8543926978
+#   text hash     9ecf1635d0b96d7d
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

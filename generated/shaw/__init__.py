@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  34ada6ebbad9cd63
-#   text hash     bd3d4b4a21f33dac
+#   content hash  f687bc5334f00ce1
+#   text hash     0c7bd17abdb395fe
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3af5ba8f4aaa7950
-#   text hash     47ecfde95562bbc2
+#   content hash  b66af77961ec638c
+#   text hash     9622eeba8dc6bc77
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

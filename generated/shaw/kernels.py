@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dea1962696b8a1af
-#   text hash     1a0f2b7d5500f1eb
+#   content hash  8837710257af65fb
+#   text hash     bdba9a9b346fab06
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6f5a82d2854265e
-#   text hash     035d7c2a76997407
+#   content hash  caa98616556fa6fb
+#   text hash     36f3b610b5f18e4f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27bdb0fe394b41e0
-#   text hash     246440fd7f0a522b
+#   content hash  6b0872dfe5521e4a
+#   text hash     1a6e68f164836f9f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

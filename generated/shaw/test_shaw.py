@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1d6ff08e77e0bf1b
-#   text hash     25efffb4002bf5ff
+#   content hash  ed2a9091061a1923
+#   text hash     63644395a374380e
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

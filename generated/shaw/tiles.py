@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cf76635cf83c73c3
-#   text hash     05206f94ca47c271
+#   content hash  0110c4a89c8dd94a
+#   text hash     7540353218170763
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

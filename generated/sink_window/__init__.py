@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e3d7be0c51997edc
-#   text hash     433c8cf65c65ff5d
+#   content hash  00173d73f60c477f
+#   text hash     4e52ac267080f84d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  93a0f3ce95e16daf
-#   text hash     3018fe48f832ab36
+#   content hash  7ceba0cd8c6f6c46
+#   text hash     e038702becfc9ef0
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

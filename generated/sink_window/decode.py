@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b43bbe70e44311ef
-#   text hash     603c5b26140e7034
+#   content hash  86e07aa4ad6dec51
+#   text hash     b59df307ec9977f9
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f146963b3fdc611a
-#   text hash     51c83e3d25622e4b
+#   content hash  0b5f81aa73c16a2f
+#   text hash     d20ca4f21fccebee
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

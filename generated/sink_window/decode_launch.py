@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  28b457876d33e0c6
-#   text hash     68c1d53fcbdc83b8
+#   content hash  c0f1aec7f9a440fe
+#   text hash     5b2844ceb7015424
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  71d0499d01a03e43
-#   text hash     24298b838725510c
+#   content hash  be5be96414d1b2d9
+#   text hash     31edcb5f9ed8c48e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  989c6f594dd24967
-#   text hash     1570a78480ba808b
+#   content hash  bf78e40971b29382
+#   text hash     f2a4adedcdb36496
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  623f0bb5e10c77ac
-#   text hash     83e4a32ac20186fe
+#   content hash  b87e97783132b46d
+#   text hash     34ad186714dea255
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ea796b0b596e93ce
-#   text hash     4c7cd920db0bf7f2
+#   content hash  e3c5c1630954748a
+#   text hash     9151821054877016
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

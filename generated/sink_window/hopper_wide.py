@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c4b97b1ac3bcb717
-#   text hash     2c2ee31c17cd0a45
+#   content hash  4a052e196203390d
+#   text hash     567cce22c2c871da
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

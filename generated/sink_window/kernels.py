@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  32f8278b46b92528
-#   text hash     69ad79b81184deef
+#   content hash  a2e8eef0b610fbec
+#   text hash     2e889c58a7c4c29c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  25f62c62c8a56038
-#   text hash     4cb14be771d3284a
+#   content hash  6a51c37be13f7454
+#   text hash     3c2be8c331413f29
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

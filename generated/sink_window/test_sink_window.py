@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  98ad202be8bc2cf6
-#   text hash     bf37071b56ee2d75
+#   content hash  1cd5acb6a0795120
+#   text hash     ad8da6d69543f865
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

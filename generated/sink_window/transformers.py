@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e295e2d778786bde
-#   text hash     dc311633c29ca939
+#   content hash  82fa013c8e680b28
+#   text hash     d894679766fe6c92
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

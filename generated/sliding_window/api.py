@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18d09eb41801c86d
-#   text hash     9ac23c1c5eb3b4b5
+#   content hash  2fb44792f0848510
+#   text hash     742122fe3413d947
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

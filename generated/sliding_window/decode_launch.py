@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cc9213723e2ce5e3
-#   text hash     3d4d56b9962d0675
+#   content hash  eb501bd62f846288
+#   text hash     c0468c6bd789a281
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

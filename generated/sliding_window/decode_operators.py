@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  beee3d9a77080182
-#   text hash     353fb3dc5ff42680
+#   content hash  56ba8d6dce1de795
+#   text hash     8977c986950a9745
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

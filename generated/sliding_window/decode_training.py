@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  08996517bc469600
-#   text hash     9d3d6e568799201f
+#   content hash  9c6e6d894a7d2490
+#   text hash     5427461bac9439ed
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

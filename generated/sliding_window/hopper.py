@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  40a4815fbbcd66e5
-#   text hash     ba7742aaed44b9d0
+#   content hash  b5f57bce14780d5a
+#   text hash     7c76e49c1fd098f8
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d72f184a1836f5e
-#   text hash     aa29451e2a47d3f9
+#   content hash  b40337d87c412595
+#   text hash     1985b057d5cc4736
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

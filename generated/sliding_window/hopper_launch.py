@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cdc91e08e3665e90
-#   text hash     37d77a3cd0df7024
+#   content hash  7b177f3b799cec48
+#   text hash     e8a57c1fd666c18a
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e0426fdc0d080557
-#   text hash     a49f94d9c72a06ef
+#   content hash  6e89c152e2678dfc
+#   text hash     16712428aa8d3c30
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18c9c007346ba1b5
-#   text hash     bbf26b52e2f323bc
+#   content hash  afdfc4fecd90de34
+#   text hash     925b98b9baac1496
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

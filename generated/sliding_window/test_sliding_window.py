@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  78341a2dfaf1f110
-#   text hash     8217cb62439eacbf
+#   content hash  e46f0f9e5eec907a
+#   text hash     80e455b79ec7ede7
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

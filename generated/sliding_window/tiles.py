@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  33c497fd6c625018
-#   text hash     76dab4ce7b0c11c9
+#   content hash  57c27de052953f74
+#   text hash     a55c24006bc430b1
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

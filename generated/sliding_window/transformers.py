@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  123e99bffeed7e78
-#   text hash     38fbffd5b084e023
+#   content hash  3b7ff2cf812f863b
+#   text hash     e878e9c1a9196dcd
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e67b48ecf1836684
-#   text hash     178cede44da44d5a
+#   content hash  a9b859f2835119de
+#   text hash     b877ab1065438961
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

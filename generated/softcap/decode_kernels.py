@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  984b75994de77641
-#   text hash     e06c2adcffae41f5
+#   content hash  2005deb882bfb629
+#   text hash     2d6de991ca87e7c8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  628d31d5b5e23dac
-#   text hash     0d1a467fb8fa3adc
+#   content hash  8e8cafa8e94c6114
+#   text hash     51529c3d3239e406
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f648d70b7eeba9b5
-#   text hash     a8e6302047eb89b6
+#   content hash  2fdc665bea168568
+#   text hash     2c34207af71e66ba
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  260a8f10c6d614e0
-#   text hash     745eaad114ad804c
+#   content hash  a0521726341d6e68
+#   text hash     0c135e2ef7fd2681
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a36e6bff7d4fa881
-#   text hash     2ae8e51f4859bd93
+#   content hash  6fa395444a60d847
+#   text hash     eb16dd07429d7d1e
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

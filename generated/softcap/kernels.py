@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f1850c2e20bdacf
-#   text hash     18b896aa15f44bd2
+#   content hash  c4607f3748d4fd99
+#   text hash     52dc0d4736c58470
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d227504426c63a95
-#   text hash     bac465dee7cbe82d
+#   content hash  3bda5957683388cb
+#   text hash     44a1492f69779179
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc287b9ebf7139ea
-#   text hash     3d7c8b30ed71b2f7
+#   content hash  be20b91b43d299e0
+#   text hash     dda3f2438efc210c
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c90f54f27d3bc48a
-#   text hash     835fab999324d8de
+#   content hash  e13938e9d281622d
+#   text hash     5ff5115d6139cece
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  09c761884d152416
-#   text hash     5384f792c457067b
+#   content hash  9be36742b6b322d5
+#   text hash     ed5a146e2ad08f9a
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

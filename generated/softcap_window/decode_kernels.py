@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ac44821f4a302290
-#   text hash     f740b3d79ff563ff
+#   content hash  9948153e7ce36f62
+#   text hash     8853a311a4c646c8
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0d67b0276148c61b
-#   text hash     af2a12ffdb739748
+#   content hash  310d0be097fff986
+#   text hash     8deb76a2a68338c3
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f2a1dec8a3b86c37
-#   text hash     3c7226e65e38920e
+#   content hash  e2ea86481a24f3db
+#   text hash     cc8cbc3bccfb4393
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a448adbc4e3c7a57
-#   text hash     ec3226eb5c933cd0
+#   content hash  acd37bd4862b6c57
+#   text hash     15ca24af467d81eb
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52df1eef2fa364dc
-#   text hash     28ab1796efdc379e
+#   content hash  40003e1372f40bb6
+#   text hash     81b025e4aa19b5a3
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7c38477e41aaef7c
-#   text hash     2f190991f764b817
+#   content hash  f88b8ef3d0d7ad43
+#   text hash     70d1c07112fb8006
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

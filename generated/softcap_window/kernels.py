@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e75ed9f6454dc727
-#   text hash     49c54c4a7c2b7744
+#   content hash  633bc8f9472e2d84
+#   text hash     fd3623de30e62eae
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d1136c9edb01c18a
-#   text hash     2f988b7109df18e8
+#   content hash  6326972c6fb2745f
+#   text hash     b5cdf8a4f6578bdf
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

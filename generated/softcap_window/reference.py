@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  67fbcb09a5802549
-#   text hash     48c2fbbb49445b10
+#   content hash  e9afdbdcdce51e4d
+#   text hash     9368a7429ddc3c97
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

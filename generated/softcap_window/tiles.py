@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f903f5d1e8b98a37
-#   text hash     4fe81213ebd9c41a
+#   content hash  03253669630da6d1
+#   text hash     bf63e040122bc0f3
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

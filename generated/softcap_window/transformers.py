@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8f458d0155e31b1d
-#   text hash     53fa76e46c9a2a27
+#   content hash  0dc24a3a331f5972
+#   text hash     1210058a1f996e47
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

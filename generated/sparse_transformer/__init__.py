@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  aa03d5ffa1dbc357
-#   text hash     db9deb4d3e533357
+#   content hash  29d02d8b475697d5
+#   text hash     34f304d5423da87f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

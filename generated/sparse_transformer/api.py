@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  546c8b50581342dc
-#   text hash     fb229b6cead64762
+#   content hash  aa2ad32c189c3cad
+#   text hash     7fa4f2e5ab15dc5d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  608be82164d376de
-#   text hash     1ef54a24ce580590
+#   content hash  8d0d386306cf3d05
+#   text hash     429e53a062ed80ba
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

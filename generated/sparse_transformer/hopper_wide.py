@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ab0e1a67e2fb0f01
-#   text hash     75f215029135185f
+#   content hash  c7ae4c06d295fde1
+#   text hash     a4aff1ab1e03d120
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  62f0b7bab2f91030
-#   text hash     e4e0213c2b4be29c
+#   content hash  aa7ff51b3e6501b1
+#   text hash     2fbb7bbc8ce097bb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

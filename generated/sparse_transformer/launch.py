@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ec5d1e3431b9edcc
-#   text hash     7d57848fd96399fd
+#   content hash  0e7b3a348f09fffd
+#   text hash     fa2e5099567c4f82
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

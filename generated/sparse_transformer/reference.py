@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2030b6558dfba916
-#   text hash     765609cea8806a13
+#   content hash  458323d8f9ffd140
+#   text hash     eb8a72e1fedcfd84
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

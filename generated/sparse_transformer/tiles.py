@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  43927b10a5f41e99
-#   text hash     a75fe6b51448f504
+#   content hash  0892dcc46180e4d6
+#   text hash     bbcb30e30e3c9977
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

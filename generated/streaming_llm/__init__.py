@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa4545312c2d4e04
-#   text hash     3e014eed4b9aca3f
+#   content hash  e744efb025285a4c
+#   text hash     cf898265fb42ef3a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36d7dc6ba6b2bda3
-#   text hash     453ef4d74831b208
+#   content hash  b8ba93bc32569fa4
+#   text hash     17aba3c9ba6fb9c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1385418ccb845345
-#   text hash     2ce7c24e3de0fd06
+#   content hash  cdc84d0140b136ac
+#   text hash     d4b1818d6a1a8f82
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

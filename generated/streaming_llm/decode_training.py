@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b950de6ccb6f9177
-#   text hash     1ccbd16956ef1e70
+#   content hash  47c2eded7a1721b3
+#   text hash     2d923a4277395a06
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

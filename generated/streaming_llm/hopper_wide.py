@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe8c0c1ed94509c8
-#   text hash     4e0d29fdfc224080
+#   content hash  850fedccbcbf54f9
+#   text hash     a3522bee80122e85
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  692c1de2a95c7938
-#   text hash     bec054ab02d38fff
+#   content hash  7054a1a5c6161eb7
+#   text hash     1687ab2e8b51e4a4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

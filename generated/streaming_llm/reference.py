@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5fce39a2121c5bea
-#   text hash     f2e7e79091db0c98
+#   content hash  04ef93e01a4c7740
+#   text hash     5aacf309d37688ca
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

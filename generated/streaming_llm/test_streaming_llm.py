@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7c2aae6112468f48
-#   text hash     b89c27833ade2de1
+#   content hash  7f45000cc2b3743a
+#   text hash     f7023d7eff4fb159
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

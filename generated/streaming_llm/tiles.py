@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  082621f96263f509
-#   text hash     761fe436b1831b15
+#   content hash  15343598f89bf2df
+#   text hash     4f54f04ab879c848
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

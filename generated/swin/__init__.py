@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  52c03e4b4d966be8
-#   text hash     1c47eec7d331f9dc
+#   content hash  7b21446d7246b8cd
+#   text hash     4d73822a08456870
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  11441d773f78f9bc
-#   text hash     b3a48af5c3776fcb
+#   content hash  8cc97a893e3e78e3
+#   text hash     cb284f113e516d52
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

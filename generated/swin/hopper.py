@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c38734d68dd35837
-#   text hash     75ff8809fe15d27d
+#   content hash  4a55004937221f2d
+#   text hash     c4d4c17613733966
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

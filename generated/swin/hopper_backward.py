@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d60c99baec99f15d
-#   text hash     0d7f271bb87b8a4b
+#   content hash  9e2f645d11af1b92
+#   text hash     52a644ec580e460b
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  911ed7475b171817
-#   text hash     54fda64587db6a5b
+#   content hash  2b12922bee1cbf12
+#   text hash     32a10e486ba69949
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

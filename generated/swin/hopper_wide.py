@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  66869a60757b8d52
-#   text hash     eab2d398207ad3e8
+#   content hash  5ba14e039028442b
+#   text hash     8fc716d4e7109f1f
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9c147742282d8b55
-#   text hash     be6eba501dae21a4
+#   content hash  e68737ae0a3ed330
+#   text hash     3183fc0dc1a4d6db
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c08c60ca6c5deded
-#   text hash     d8b0457d6afd9d89
+#   content hash  8a379e3f15e9ecf7
+#   text hash     7dff97a97a26592b
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8e2302f587c261cf
-#   text hash     7779f5e2418805fc
+#   content hash  717c013a7c5ce490
+#   text hash     bdb86fecca372147
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0e3f289ea051a6e7
-#   text hash     5198993ff87a9384
+#   content hash  20e6993db7428d4d
+#   text hash     b779cfd3acd315a1
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  64a4b85c733595aa
-#   text hash     76629ae0ff55d30b
+#   content hash  816279d4d6e5f8af
+#   text hash     07f942456f9365fc
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  accee7ecdb9b938f
-#   text hash     0fb60bb1ab75a2b2
+#   content hash  e8d0c3587672cdc0
+#   text hash     d704b93e0aa1efe6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

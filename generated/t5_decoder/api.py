@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cb8e9c3a2d7a8a8b
-#   text hash     5ad130e4c26d0e98
+#   content hash  e6e1340ec723ef83
+#   text hash     61f843b95a642dfd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

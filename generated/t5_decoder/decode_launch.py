@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30ad06c88227699c
-#   text hash     1312991955592d5a
+#   content hash  0c4309b1df63c735
+#   text hash     1299b75520f5e92f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

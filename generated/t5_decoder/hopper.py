@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1cfed7077f412ca6
-#   text hash     3611b979b68005a7
+#   content hash  f8877c4c63b614dd
+#   text hash     c0c52db4b44d581f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7a4ddb2961b844f9
-#   text hash     f39d19ff7d88987b
+#   content hash  09ee8062c13a2bf7
+#   text hash     b29363b830b6e8e4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  06b8c898fc05a65e
-#   text hash     a37d7ac7b5a7a2ab
+#   content hash  8ca6bab13a59fb96
+#   text hash     77ed3ee0d1345f02
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3949cc2c6d2a6d96
-#   text hash     112f5c2d61e00e07
+#   content hash  c99049b3b2f53456
+#   text hash     00ec21ff1ce53264
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b226940e1faa058f
-#   text hash     d80e4885f38784f4
+#   content hash  1d2884346d9256c7
+#   text hash     19896e367d83b1e2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e71f275241d30ce2
-#   text hash     5b3d55c8b45d6171
+#   content hash  be82cf361a9c1640
+#   text hash     80a50f87f3b46399
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  24cbad6517ccf4af
-#   text hash     65a8ed8c5c14ca98
+#   content hash  e94839f84c46c53e
+#   text hash     2de68f8772fd682c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46ab3ce63ccb677b
-#   text hash     2a37f19ba566c517
+#   content hash  a429bd937c2f9fd2
+#   text hash     9c540bc69943d60f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a940d1f56ad4eecc
-#   text hash     9b9136d15c3cbd91
+#   content hash  e75673eb5cbe1964
+#   text hash     0efb29166171f0de
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d918badb90a821ce
-#   text hash     0dda5abbb38de934
+#   content hash  fb9cb5166c1575db
+#   text hash     6fa9d996e7766505
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  54212dc888e25ca5
-#   text hash     3c638264df11b5f2
+#   content hash  d076f5c0ba869d28
+#   text hash     2989634952cc698c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

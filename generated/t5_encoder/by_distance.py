@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  84fa59e3b45750d6
-#   text hash     dc07f6b34a89b21a
+#   content hash  d16d1c35326d82f8
+#   text hash     ff9d8ca72482d559
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

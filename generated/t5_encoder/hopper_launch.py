@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e8c4bd8b29cf1d2a
-#   text hash     5fbedb46c1122349
+#   content hash  bd06fab740ec22a8
+#   text hash     fe24848afdcbb2e2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

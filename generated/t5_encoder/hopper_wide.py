@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dbb9019beaa89f18
-#   text hash     8fa29ac3b3d301a7
+#   content hash  c56ffe20fb1e4556
+#   text hash     4d2e51ce471ef374
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

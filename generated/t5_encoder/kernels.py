@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1f1a19b23b020ec1
-#   text hash     75ca8761d50b89bc
+#   content hash  6ac8a2de59e36fce
+#   text hash     8930c55864f35e74
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

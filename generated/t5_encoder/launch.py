@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48267e5d3b917e51
-#   text hash     fa447e0b906901df
+#   content hash  2d64766f9a58733a
+#   text hash     cac22b84e05f923d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a5a358edebe9a20f
-#   text hash     46c04728e897163e
+#   content hash  4ec074d18e4d8521
+#   text hash     d940d320839778c4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

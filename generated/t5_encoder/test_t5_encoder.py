@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  33ec0d1d3070608b
-#   text hash     d70daa1982c7ac3d
+#   content hash  1a2ba8c5a035957e
+#   text hash     67acbae0df68536d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

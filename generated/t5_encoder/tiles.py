@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f89e033a38d6dab
-#   text hash     5fc7d4be178f7e09
+#   content hash  798597c4ea33126b
+#   text hash     e0aad7bfe0945fec
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20f6640f81cdb60d
-#   text hash     036380672c2cdbc2
+#   content hash  394ce489e03ea815
+#   text hash     404f3fbd8476edd9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

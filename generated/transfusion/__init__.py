@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ecf48f04d599715a
-#   text hash     8ef1f5884948fcc0
+#   content hash  9d8e007644eeb807
+#   text hash     040638879ff6598e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

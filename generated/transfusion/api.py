@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d640316d8baf9b5d
-#   text hash     e921cca0be62e2ab
+#   content hash  831c35b18fe7c40b
+#   text hash     4bd7c85215503b18
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

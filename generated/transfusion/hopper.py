@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a06feb0872dbf88
-#   text hash     adf3075bee1d768b
+#   content hash  c355712fcac0fa7a
+#   text hash     2b4e0b8abb25c4f9
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d02eed50b867636b
-#   text hash     7e41d17408af56b2
+#   content hash  f0512d3127b8b601
+#   text hash     871dd9a117918121
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  94eae693bc72767f
-#   text hash     b4a2e19f486964f3
+#   content hash  e176d03d0d643f48
+#   text hash     6d37930c2d333b1f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  73d43cae44ecad65
-#   text hash     be46951125d5d86e
+#   content hash  17f150fcaf892b69
+#   text hash     5773f21be7043945
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f8458035219f8164
-#   text hash     7f68a438d253e50e
+#   content hash  84a74172faea818b
+#   text hash     d793e0a8689d55b1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  069e3edf70ed528a
-#   text hash     109c7897be2a3237
+#   content hash  25164f0d2d05424f
+#   text hash     69053cbbc4dd092e
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8aec5280df96a45d
-#   text hash     e345335ce06bf133
+#   content hash  cc55e6066ba2d602
+#   text hash     4e281680d74a3118
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

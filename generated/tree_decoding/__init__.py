@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  20f01d8165595ac1
-#   text hash     740159f2aa941953
+#   content hash  d3db822d6e7af6ab
+#   text hash     e0e018a661223c7a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  591470c8f19ef1dd
-#   text hash     785b5709440e9193
+#   content hash  343bae155591c500
+#   text hash     2383cadf36f2c907
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

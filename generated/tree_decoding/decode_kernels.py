@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6fd168540e05e4f0
-#   text hash     0f8ec32aa3f3cd21
+#   content hash  0fc378a867c32e6e
+#   text hash     095fe1aa8606aa0c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

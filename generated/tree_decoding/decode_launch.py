@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e839dd0c235c114e
-#   text hash     d285f61fefb58ccd
+#   content hash  3c4ea22cedfd5d55
+#   text hash     c8fb4c38b83f6135
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b71aa7313b8d457a
-#   text hash     765b5358d0ed838f
+#   content hash  a5e11953d6f43f99
+#   text hash     2376ab180988a1b8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

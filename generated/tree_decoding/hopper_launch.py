@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bb6bbe3f3c264b45
-#   text hash     272c2f47cf48623a
+#   content hash  f0c50dfb1dcd6bb1
+#   text hash     d2869cd6c50eaa17
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e642df00be9932c6
-#   text hash     79605b9d9481fa98
+#   content hash  8b33eaab824d7534
+#   text hash     631659a5c7a3ea1d
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  05ceb057143fc251
-#   text hash     bca5c6c00f65138c
+#   content hash  b7528032df33b42e
+#   text hash     58c2bd3bf8f0eb35
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

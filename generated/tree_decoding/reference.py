@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cee5b9b10d5bc431
-#   text hash     a66d66e6fc683155
+#   content hash  22d864d14a9a8838
+#   text hash     2b47ed38e4b02328
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

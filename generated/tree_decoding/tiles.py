@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d9cbcaa2d005b5c8
-#   text hash     08c7c851155acf4a
+#   content hash  94e4c9b5b268361a
+#   text hash     dae81cbaa7cb20b6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

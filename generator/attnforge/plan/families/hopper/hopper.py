@@ -117,13 +117,13 @@ class Hopper:
         `far`: whether a launch knows how far queries see.
         """
         analysis = self.shared.analysis
-        uneven = ["uneven=horizons is not None"] if slopes.falling(self.shared.spec) else []
         if analysis.storage.cut:
-            return ['balance="slots"', *uneven]
-        uneven += ["ranked=ranked is not None"]
+            return ['balance="slots"']
+        known = ["uneven=horizons is not None"] if slopes.falling(self.shared.spec) else []
+        known += ["ranked=ranked is not None"]
         if analysis.keys.left:
-            return ["reach=cache.reach", *uneven] if far else uneven
-        return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"', *uneven]
+            return ["reach=cache.reach", *known] if far else known
+        return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"', *known]
 
     def ranks(self, *, far: bool) -> str:
         """The arguments that say how many keys a tile of queries sees in a padded batch: none later, and how far."""

@@ -34,6 +34,8 @@ RESETS = {
     "beside_a_bias": ("mask: [causal]\nscore: [log_decay, bias]", -math.inf),
     "behind_slopes": ("mask: [causal]\nscore: [alibi, log_decay]", -math.inf),
     "beside_positions": ("mask: [causal]\nscore: [log_decay, {expr: 'score + k * 2.0'}]", -math.inf),
+    "behind_a_jump": ("mask: [causal]\nscore: [{expr: score + 1e4 if score > 0 else score}, log_decay]", -math.inf),
+    "with_jumps": (f"mask: [causal]\nscore: {DECAY.replace(')', ') - floor(x[q])')}, max: 0}}}}", -math.inf),
     "twice": ("mask: [causal]\nscore: [log_decay, log_decay]", -math.inf),
 }
 

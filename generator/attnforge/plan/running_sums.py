@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from ..expressions import calculus
 from ..expressions.inputs import Input
 from ..expressions.linear_forms import number
 from ..expressions.tree import SCORE, Node
@@ -112,26 +111,21 @@ def largest_reset(spec: Spec, given: Input) -> float:
     below = [term for term in spec.scores if given.name in {n.value for n in term.score.walk()}]
     if len(below) != 1 or not no_late_keys(spec) or not all(shows_itself(mask.keep) for mask in spec.masks):
         return -math.inf
-    # other summands may compensate the value
-    if given.maximum is None or given.maximum > 0 or not all(_of_these(s.score, [SCORE, *reads]) for s in spec.scores):
+    if given.maximum is None or given.maximum > 0:
         return -math.inf
-    slopes = {reads[0]: 1, reads[1]: -1}
-    if not all(calculus.constant_slope(below[0].score, leaf) == slope for leaf, slope in slopes.items()):
-        return -math.inf
-    return LARGE if all(calculus.constant_slope(term.score, SCORE) == 1 for term in spec.scores) else -math.inf
+    # anything else, such as other summands and functions that jump, may compensate the value
+    for term in spec.scores:
+        summands = [(sign, part) for sign, part in _parts(term.score) if part.op != "num"]
+        expected = [(1, SCORE), *(((1, reads[0]), (-1, reads[1])) if term is below[0] else ())]
+        if len(summands) != len(expected) or not all(one in summands for one in expected):
+            return -math.inf
+    return LARGE
 
 
 def reset(spec: Spec, given: Input) -> str:
     """Text of the value of `largest_reset`."""
     value = largest_reset(spec, given)
     return repr(value) if math.isfinite(value) else 'float("-inf")'
-
-
-def _of_these(node: Node, leaves: Collection[Node]) -> bool:
-    """True if an expression reads nothing but these leaves and numbers."""
-    if node.op == "input" or not node.args:
-        return node.op == "num" or node in leaves
-    return all(_of_these(arg, leaves) for arg in node.args)
 
 
 def _part(given: Input, word: str, part: int) -> Input:

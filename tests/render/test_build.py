@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -242,6 +243,7 @@ for call in calls:
         ("mask: [causal]\nscore: []\n", "<spec>:1:1: error: name is missing: name: variant"),
         ("name: a/b\nmask: [causal]\n", "<spec>:1:7: error: name: expected letters of ASCII"),
         ("- causal\n", "<spec>:1:1: error: "),
+        ({"name": "near", "description": "\ud800"}, "<spec>:3:1: error: this file is not UTF-8 text"),
         ('{"name":"near","windw":3}', "<spec>:1:16: error: unknown key 'windw'"),
     ],
 )
@@ -250,6 +252,11 @@ def test_mistakes_keep_their_places(given: str | Mapping[str, object], message: 
         attnforge.build(given)
     assert str(found.value).startswith(message)
     assert not place.exists()
+
+
+DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"not": inner}, range(3000), {})
+ENDLESS: dict[str, Any] = {"name": "near"}
+ENDLESS["mask"] = [ENDLESS]
 
 
 @pytest.mark.parametrize(
@@ -273,6 +280,8 @@ def test_mistakes_keep_their_places(given: str | Mapping[str, object], message: 
             "spec: expected texts, numbers, truth values, lists and mappings, "
             "got float32 at score[0].softcap.cap; write float(...)",
         ),
+        (DEEP, ValueError, "spec: its lists and mappings are nested too deep"),
+        (ENDLESS, ValueError, "spec: a list or mapping contains itself"),
         ("cusal", FileNotFoundError, "'cusal' is neither a file nor a shipped variant (did you mean 'causal'?)"),
         ("specs/" + "x" * 300, FileNotFoundError, f"'specs/{'x' * 300}' is neither a file nor a shipped variant"),
         (Path("specs/lost.yaml"), FileNotFoundError, "'specs/lost.yaml' is neither a file nor a shipped variant"),

@@ -72,7 +72,7 @@ class InputModel(_Model):
         description="Expressions see the cumulative sum over tokens, summed in float64 and restarted at each sequence. "
         "A value of -inf begins a new document: it adds nothing, and neither side of it is visible from the other. "
         "So does a value of -4096 or less if the input has `max: 0`, only its sums change `scale * (q . k)`, and a "
-        "causal mask shows each query its own key: weights across it are 0 as long as scores differ by less. Of 8192 "
+        "causal mask shows each query its own key: weights across it are 0 as long as scores differ by less. Of 4096 "
         "queries or more, keys so far back that their weights are 0 are then not visited.",
     )
     default: bool | str | float | None = Field(

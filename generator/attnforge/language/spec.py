@@ -101,7 +101,7 @@ def load(path: Path, *, terms: Sequence[Path]) -> Spec:
 def loads(text: str, folder: Path, *, shown: str) -> Spec:
     """The spec of a text, as if it were a file of its name in `folder`; messages call the text `shown`."""
     problems = Problems()
-    document = parse_yaml(text.encode(), shown, problems)
+    document = parse_yaml(text.encode(errors="surrogatepass"), shown, problems)
     names = [e.value.data for e in document.entries() if e.key == "name"] if document else []
     name = names[0] if names and isinstance(names[0], str) and names[0].isidentifier() else "variant"
     path = folder / f"{name}.yaml"
@@ -219,7 +219,8 @@ class _Loader:
             return []
         if value.mapping or not isinstance(value.data, list):
             term = value.raw if value.raw.isidentifier() else f"{{expr: {json.dumps(value.raw)}}}"
-            hint = f": write [{term}]" if value.raw else ": put it into brackets" if value.mapping else ""
+            given = value.raw and value.data is not None
+            hint = f": write [{term}]" if given else ": put it into brackets" if value.mapping else ""
             got = value.shown("list") if value.misquoted("list") else f"{value.kind}{hint}"
             self.problems.add(value.at, f"{key}: expected a list of terms, got {got}")
             return []

@@ -108,7 +108,12 @@ def _written(spec: Mapping[str, object]) -> str:
         hint = f"; write {kind}(...)" if kind else ""
         raise TypeError(f"spec: expected texts, numbers, truth values, lists and mappings, got {told}{hint}")
 
-    return json.dumps(dict(spec), indent=2, ensure_ascii=False, default=plain) + "\n"
+    try:
+        return json.dumps(dict(spec), indent=2, ensure_ascii=False, default=plain) + "\n"
+    except RecursionError:
+        raise ValueError("spec: its lists and mappings are nested too deep") from None
+    except ValueError:
+        raise ValueError("spec: a list or mapping contains itself") from None
 
 
 def _place(inside: object, wanted: object) -> str:

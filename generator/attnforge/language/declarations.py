@@ -200,7 +200,7 @@ class _Reader:
             self.problems.add(self.fields.at, "axes is missing, such as axes: [head]; axes: [] for a number")
             return None
         if not isinstance(value.data, list) or value.mapping:
-            hint = f": write [{value.raw}]" if value.raw and value.data is not None else ""
+            hint = f": write [{value.raw}]" if value.said else ""
             self.problems.add(value.at, f"axes: expected a list, got {value.shown('list', hint)}")
             return None
         axes: list[Axis] = []

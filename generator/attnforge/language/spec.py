@@ -135,7 +135,7 @@ class _Loader:
         self.used: dict[str, Term] = {}
         self.keywords: dict[str, _Keyword] = {}
         self.own: dict[str, Input] = {}
-        self.wrong: set[str] = set()
+        self.declared: dict[str, Location] = {}
         self.read: set[str] = set()
         # terms and their places; masks only of this file, as no other mask reads a learned input
         self.written: dict[str, list[tuple[Node, Value]]] = {"mask": [], "score": []}
@@ -149,7 +149,7 @@ class _Loader:
         name = self._name(fields, document)
         inputs = fields.get("inputs")
         self.own = read_inputs(inputs, "spec", self.problems)
-        self.wrong = {entry.key for entry in inputs.entries()} - set(self.own) if inputs else set()
+        self.declared = {entry.key: entry.at for entry in inputs.entries()} if inputs else {}
         packed = fields.choice("layout", ("dense", "packed"), "dense") == "packed"
         grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
         turned = rope.read(fields.get("rope"), self.problems)
@@ -160,7 +160,7 @@ class _Loader:
         dividing(inputs, self.own, nodes, self.problems)
         learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
         # only if all was understood: the rest may read more inputs
-        if clear and not self.wrong and len(list(self.problems)) == before:
+        if clear and self.declared.keys() == self.own.keys() and len(list(self.problems)) == before:
             unread(document, KEYS, self.own.keys() - self.read, self.problems)
             lost_gradients.check_masks(self.written["mask"], self.written["score"], learned, self.problems)
         order = algorithm.read(fields, self.problems)
@@ -219,8 +219,7 @@ class _Loader:
             return []
         if value.mapping or not isinstance(value.data, list):
             term = value.raw if value.raw.isidentifier() else f"{{expr: {json.dumps(value.raw)}}}"
-            given = value.raw and value.data is not None
-            hint = f": write [{term}]" if given else ": put it into brackets" if value.mapping else ""
+            hint = f": write [{term}]" if value.said else ": put it into brackets" if value.mapping else ""
             got = value.shown("list") if value.misquoted("list") else f"{value.kind}{hint}"
             self.problems.add(value.at, f"{key}: expected a list of terms, got {got}")
             return []
@@ -341,15 +340,15 @@ class _Loader:
         why = "{} is a term: it belongs in the list of terms, next to this expression"
         closed = {name: why.format(name) for name in self.library.names()}
         named = next((entry.value for entry in value.entries() if entry.key == "let"), None)
-        scope = let.scope(named, inner, Scope(kind, {}, self.own, self.wrong, closed=closed), self.problems)
+        wrong = self.declared.keys() - self.own.keys()
+        scope = let.scope(named, inner, Scope(kind, {}, self.own, wrong, closed=closed), self.problems)
         node = parse(inner.data, scope, inner.place, self.problems)
         if node is None:
             return None
-        for found in node.walk():
-            if found.op == "input":
-                for one in self.own[str(found.value)].behind_numbers(self.own):
-                    self.read.add(one.name)
-                    self._take(one.name, one, "", value.at)
+        for found in (n for n in node.walk() if n.op == "input"):
+            for one in self.own[str(found.value)].behind_numbers(self.own):
+                self.read.add(one.name)
+                self._take(one.name, one, "", self.declared[one.name])
         self.written[kind].append((node, inner))
         return let.label(named, inner), node
 

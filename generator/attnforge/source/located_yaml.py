@@ -55,6 +55,11 @@ class Value:
         names = {str: "text", bool: "a truth value", int: "a whole number", float: "a number", list: "a list"}
         return names.get(type(self.data), "nothing")
 
+    @property
+    def said(self) -> str:
+        """The scalar as it was written; "" if it stands for nothing, as `null` does."""
+        return "" if self.data is None else self.raw
+
     def misquoted(self, kind: str) -> bool:
         """True for text that would be of this kind without its quotation marks."""
         return self.quoted and re.fullmatch(_UNQUOTED[kind], self.raw) is not None

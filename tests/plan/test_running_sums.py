@@ -51,9 +51,10 @@ def test_what_begins_a_document(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_value_hides_nothing_from_queries_before_it(tmp_path: Path) -> None:
-    write(RandomSpec("both_ways", "name: both_ways\nscore: [log_decay]\n"), tmp_path)
-    module = suite(tmp_path, "both_ways")
+@pytest.mark.parametrize("name", ["both_ways", "behind_a_jump"])
+def test_a_large_value_does_not_hide_what_has_a_weight(name: str, tmp_path: Path) -> None:
+    write(RandomSpec(name, f"name: {name}\n{RESETS[name][0]}\n"), tmp_path)
+    module = suite(tmp_path, name)
     inputs = module.make_inputs(module.SMALL)
     inputs["log_decay"][:, 20] = -5000.0
     got, expected = (

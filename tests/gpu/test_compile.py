@@ -152,7 +152,7 @@ import re
 import sys
 from pathlib import Path
 import unformatted
-from attnforge.gpu import cases, compile
+from attnforge.gpu import compile
 from attnforge.source import resources
 targets = compile.targets(["sm_80", "sm_90"])
 def cases(path, head_dim, dtype, arch):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  446e8fa8d3e7fac5
-#   text hash     71c6573ccff3332c
+#   content hash  c897cf79feac46f1
+#   text hash     a461143eda31be1e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

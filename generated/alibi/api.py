@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f1ef521da0a52289
-#   text hash     b7158e1c1cb92e8b
+#   content hash  13a1378ec9b46619
+#   text hash     3d93cc45feb3c85d
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a12d897d4b211be
-#   text hash     2bd0c06c2b5bfa2d
+#   content hash  d185faa8d42db865
+#   text hash     ee3fdb7b12a5f116
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bc5dd244c014c8b
-#   text hash     e410e469c6603c69
+#   content hash  ea360068c26b6aac
+#   text hash     56f1149ff3872d2a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

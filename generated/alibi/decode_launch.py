@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aed339ed5a1b7576
-#   text hash     0f0797e63cd02544
+#   content hash  70c78bd103427109
+#   text hash     1a45c15e57d64e6e
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

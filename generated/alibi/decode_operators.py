@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e84d4a30c79eef41
-#   text hash     b49c649db4bf6fe1
+#   content hash  c9cbaa041e835de0
+#   text hash     ad3566b9c1782d8f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bda1b54b5abd25f9
-#   text hash     7e953432a329be8e
+#   content hash  a379c15d1e9c4bfe
+#   text hash     ba61eacc0df87aed
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a6feb521a116983
-#   text hash     e959d9b1f40e41b0
+#   content hash  5211ee11317356e1
+#   text hash     598d28a1568bcd31
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

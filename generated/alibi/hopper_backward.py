@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9bbf930909f59431
-#   text hash     8d4689a980d3a91b
+#   content hash  980b34f93e078dc2
+#   text hash     062c9ab11ebe297b
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

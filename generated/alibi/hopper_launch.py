@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4afc059f365a2dc8
-#   text hash     d84458573a1c04d7
+#   content hash  fe6688fa7c6814eb
+#   text hash     1632430ca31f17c3
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

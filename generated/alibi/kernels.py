@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f833d394cf50b10f
-#   text hash     8a76e085f2e15411
+#   content hash  e568c4eccce09e96
+#   text hash     1993f0fa4f55ac6c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

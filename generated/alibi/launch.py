@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  26a00ca37449bf96
-#   text hash     68f3996127a5e92b
+#   content hash  82dce05f7409fc51
+#   text hash     d4c3b4000e0e9ae8
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

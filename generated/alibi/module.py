@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  54da38a456469b58
-#   text hash     89d6b0c956c22c3b
+#   content hash  aa2845b192ee6aa4
+#   text hash     cbbcee8151933bce
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

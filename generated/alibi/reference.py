@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d0210af8c0302f8d
-#   text hash     a0c9152d6ba95865
+#   content hash  7cf56adea7f15728
+#   text hash     0a6cf6721278e933
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

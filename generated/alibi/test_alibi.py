@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd38d524820ae8a1
-#   text hash     ee01a69fffda9731
+#   content hash  83b18bbcf1df73ab
+#   text hash     d59c39a98d657f0b
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  05c1ba3792551092
-#   text hash     8633ee9eaca4b9ac
+#   content hash  8eec06d47bc9cc64
+#   text hash     4de6ddf21a2fe2cd
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

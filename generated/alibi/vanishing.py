@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1156e6ba9808d33d
-#   text hash     54aa5d1666110d8d
+#   content hash  c536c2c4bd4ca6f8
+#   text hash     8f51b70e8ec85524
 #   render with   attnforge render specs/alibi.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cd645ffd3d387567
-#   text hash     6f293fc83d4caa2c
+#   content hash  14daa55b95e65f12
+#   text hash     fd62e5d330f8089e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f8430e7284701fb0
-#   text hash     536039e140465583
+#   content hash  a8910a48eddf938a
+#   text hash     42b357639983d7c1
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

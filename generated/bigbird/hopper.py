@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9532b3b2a861218d
-#   text hash     730ad3b71c5bc2b1
+#   content hash  5549145bdc2942d4
+#   text hash     f28f7d0a03538f4b
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d2b64aec0558cc4f
-#   text hash     cfb625f7702e5c01
+#   content hash  a251fff7858c00e7
+#   text hash     987ec71469aa3423
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

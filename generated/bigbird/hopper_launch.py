@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8d4913f3e0741ed4
-#   text hash     bc03b3ef1c80873b
+#   content hash  f80873197951ec08
+#   text hash     1bd5fb789e49ec7a
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d67b17c395c00fb7
-#   text hash     fe3b64596e2cbdeb
+#   content hash  6a328972d47eac53
+#   text hash     bab40b1b00bb66b9
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

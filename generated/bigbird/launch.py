@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b7d584697aea2a07
-#   text hash     c01315f74c88d56c
+#   content hash  3f011458e325848a
+#   text hash     f48c36872e33cd7b
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

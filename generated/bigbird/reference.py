@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6616da93132e9be0
-#   text hash     5f4df1606f6710bf
+#   content hash  86b29577d3929c7d
+#   text hash     525e8aa4337743c7
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c60cc5a673ee9e18
-#   text hash     d6940c2da6aaf79a
+#   content hash  6599eb3c27cc1a2f
+#   text hash     f39de69c63a84b78
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b5d0829fc9b3f3be
-#   text hash     12f090abd6500ecb
+#   content hash  35bc34689c422751
+#   text hash     bf1d67e0a947f36e
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

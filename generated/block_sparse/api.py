@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cd190388be80cac6
-#   text hash     0943db501fee2880
+#   content hash  ae9946fea5fad7e1
+#   text hash     5fb410472349d51a
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

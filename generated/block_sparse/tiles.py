@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3e68143b35d799e9
-#   text hash     9e8fec09401c801f
+#   content hash  e23235614c1f0495
+#   text hash     c24abdac17976769
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

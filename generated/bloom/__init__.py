@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ea40f1087cc92d4f
-#   text hash     0c32a43b1e60e966
+#   content hash  6297e8bb6c026465
+#   text hash     aee9fde16a509dba
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

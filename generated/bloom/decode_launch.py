@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  096935f5c9d73e09
-#   text hash     1832bc20a4f43a2a
+#   content hash  474362db37220303
+#   text hash     887ddb4cd43be899
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f1aa4fdd64d62326
-#   text hash     20979b3ed7ab57af
+#   content hash  f533ef929c9c7039
+#   text hash     41e2c14dfbce186a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fd3723f72a718d3
-#   text hash     94cc38c7fe76f4e6
+#   content hash  edb3c56cb7ae3d35
+#   text hash     b2c9b31c6fc85398
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  113dbf91c560c2bc
-#   text hash     9567be5eff6bb467
+#   content hash  e4dba12fc5a9254c
+#   text hash     08ab7c69bb486279
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e300dc8b61879c39
-#   text hash     4457511a65e3b140
+#   content hash  2de1010917890f4d
+#   text hash     c7ee777369fe4685
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

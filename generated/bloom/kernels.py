@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b645e63abe9677ae
-#   text hash     128e2f0567a10b0e
+#   content hash  ac56d7ea192001f9
+#   text hash     fc7d8cb4911e6550
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

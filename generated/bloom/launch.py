@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8e63f292ec86b46c
-#   text hash     b4902273aedf48ab
+#   content hash  f5e6d66f06fce988
+#   text hash     db21a5d558960311
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9863163a14452849
-#   text hash     39d7535033de108f
+#   content hash  ae89d68a8fb4968e
+#   text hash     addaebcc53fa7519
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

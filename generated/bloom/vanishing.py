@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4268434efd335213
-#   text hash     249d4c74dce6c1e8
+#   content hash  02999549244a3d62
+#   text hash     e3b8828325a0430f
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

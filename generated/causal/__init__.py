@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8062d998319492e4
-#   text hash     15e05b55614c2c4e
+#   content hash  41783320c761b441
+#   text hash     744e046b978b801f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

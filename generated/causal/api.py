@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  de5ff185f0415154
-#   text hash     e9612c1d1e604c73
+#   content hash  e5acd2e9e62820e2
+#   text hash     ce50e00b4ae3d12f
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  48252323296f7e30
-#   text hash     e6e1e48bf0b26a58
+#   content hash  27ebe1d3cd2d294c
+#   text hash     ee1871ad90fb79ef
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

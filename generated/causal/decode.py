@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  60bc5a82b11cbd38
-#   text hash     c71a2dfec8068810
+#   content hash  82c516b65a85c139
+#   text hash     c6246ea37e5ee201
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

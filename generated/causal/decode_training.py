@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3566f2279d02b069
-#   text hash     c268ea31702af509
+#   content hash  def49781305293c8
+#   text hash     cf2ee97e833af405
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

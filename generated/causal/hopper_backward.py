@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  de5a09055a6471df
-#   text hash     40d401fbeb18649b
+#   content hash  d4e6196e88a3e5df
+#   text hash     1f1fb9ebad001cab
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

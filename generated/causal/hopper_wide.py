@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  649863363032ce12
-#   text hash     1f3ecad4ffd4afb0
+#   content hash  41bac9f036dd8f22
+#   text hash     a6c4f2720a40de75
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

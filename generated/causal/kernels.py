@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d2f314a4f6528f70
-#   text hash     a3ae51c54a38a85d
+#   content hash  a4071bc8ee78e514
+#   text hash     eb89918a54abea20
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  09e02752a299f8c6
-#   text hash     20add98875b1cb85
+#   content hash  ef08c5fbc4b8d9ab
+#   text hash     f02ce1e317bf4d55
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  846a5988823e8418
-#   text hash     a1a5699f121510c3
+#   content hash  4e2c540ae63b04d4
+#   text hash     2a452f4e691d44aa
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e6b3b7262d66f5b
-#   text hash     cfead42adbd416be
+#   content hash  300e792141105b1a
+#   text hash     52e5adeb2287403c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2b7ab46d963627a2
-#   text hash     e793f646954180c8
+#   content hash  3847fa3c251ec63d
+#   text hash     7a546d2af9677cac
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

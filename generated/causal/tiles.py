@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4e93f94148f6270b
-#   text hash     592193b15a52e868
+#   content hash  0146bddd79b69c04
+#   text hash     dbb010dd22826010
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  64f087ba366dd599
-#   text hash     86f9e0999e1c7ef1
+#   content hash  9aed4e5b13d6e440
+#   text hash     dbd3fc987750f31e
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dfe63ef7c2d0573c
-#   text hash     a2aa9678c8d6646d
+#   content hash  1816c069a7f14a4c
+#   text hash     d1a3037a71335ec0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

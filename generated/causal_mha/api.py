@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3e46ced49569639d
-#   text hash     ab8d362b8077c4e1
+#   content hash  4a21086f4f82e717
+#   text hash     ce16d1e73fd47afc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  379bcc10f8ffd5a2
-#   text hash     6650d4adbd03ec03
+#   content hash  cd49a85d19ed0cc3
+#   text hash     942b72dafe7a7f82
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b172ebe41fce0ae
-#   text hash     37860a339e11d990
+#   content hash  507afc2e29dc1b17
+#   text hash     1eb941484dc8afdc
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3122278cb571a94
-#   text hash     f52af6619bc22376
+#   content hash  2b9d231e1a7dd63b
+#   text hash     5351eed4093849e9
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  97215f38a050d034
-#   text hash     5090109ec32f2c17
+#   content hash  41058798ffe4f884
+#   text hash     1a967d4fe6e1c3f7
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2ae41c3975e484cc
-#   text hash     2de3473456d7eab5
+#   content hash  4f7318010c910709
+#   text hash     240119f63e8d705d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

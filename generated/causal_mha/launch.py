@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  26c7e94a2a89d37f
-#   text hash     d91cd572a0acb7e7
+#   content hash  cb94b207ba682b37
+#   text hash     995890d37b97fc37
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d4563acd7edee01d
-#   text hash     14b68710f383eb30
+#   content hash  282295d07899a09c
+#   text hash     b2325ed308348b5a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

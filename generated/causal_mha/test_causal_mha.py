@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  84265bf5ed7c9ed3
-#   text hash     b5f7d6542dec2c93
+#   content hash  ca46253e5891ebad
+#   text hash     5a001bb60fc26d64
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a3f7543384022722
-#   text hash     f1d8c18522bb7fe4
+#   content hash  c4baf6020bc11320
+#   text hash     a32c277dde519741
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

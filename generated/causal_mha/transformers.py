@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b9bd359a2f7c64f5
-#   text hash     fca231934867860f
+#   content hash  f5277b2e5915ea78
+#   text hash     b175360561f19af3
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

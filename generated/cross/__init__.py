@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  35851fecbc57a45c
-#   text hash     36fae7094136694d
+#   content hash  d1050e802202d3ea
+#   text hash     bdcf28eb67ffd19e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

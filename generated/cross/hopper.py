@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2bec30d43256ce9
-#   text hash     9e0ebbff42e32476
+#   content hash  4bc5cff72d61215e
+#   text hash     63bd1832abc17229
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a2d6b8b7d29725dd
-#   text hash     4b09407bb646717c
+#   content hash  83e40948a5608823
+#   text hash     f294ea1c6febd95d
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

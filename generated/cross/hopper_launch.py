@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e9b1b9c0a492179c
-#   text hash     d88314f518ebfe4c
+#   content hash  bc39ed66821f4630
+#   text hash     4cc85910241505c3
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

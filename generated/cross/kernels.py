@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  184d85e2212cdefd
-#   text hash     597e55ef598f652f
+#   content hash  1be8e6eede2f7689
+#   text hash     efc208fcc7dcc47e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d825bb7010365ae1
-#   text hash     5e5456c10335de6d
+#   content hash  62e4fd02510b296b
+#   text hash     a3266da9793f59d0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c4b84671376a0d7
-#   text hash     90a38c20a63cc6af
+#   content hash  9b567a5c3e20deec
+#   text hash     79e78c18499f517e
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

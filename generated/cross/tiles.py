@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d4375f52da21452f
-#   text hash     e91bb14ac4c9e335
+#   content hash  0adfb5661f95815d
+#   text hash     fe80bff83b79f984
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c3d7560f6b96a5dc
-#   text hash     d4848af53921c77d
+#   content hash  ee1bb80dd004855e
+#   text hash     ccbc435f1bd10689
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1e9954c65a1ddbf2
-#   text hash     f0fede2498c463de
+#   content hash  94505bd20e24ee91
+#   text hash     b9637925791c7091
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

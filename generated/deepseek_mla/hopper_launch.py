@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0827a3989b3c6073
-#   text hash     ad1ff89f6e8e57a0
+#   content hash  72f4b7f9b4b6c193
+#   text hash     752c454b61bd45a9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be7591f4915a5d8f
-#   text hash     e90bf21c645f4018
+#   content hash  470726f898b98605
+#   text hash     0eabcb5f1e4f1dad
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

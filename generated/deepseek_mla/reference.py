@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  035f5e8058dff8fc
-#   text hash     2a43f17c472443ff
+#   content hash  9bd75245ec661718
+#   text hash     dc7d7d5ea16b62a6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

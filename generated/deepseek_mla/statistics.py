@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  00aa19a237fc2e9e
-#   text hash     4cabf34fc3e7cbe7
+#   content hash  79972076e8fbfcf1
+#   text hash     fb28e1806ec79386
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

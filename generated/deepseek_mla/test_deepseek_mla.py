@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a10dbe7376c3f6ff
-#   text hash     18636d0bc400f6e8
+#   content hash  11ab8346f1303002
+#   text hash     04cc283dbe2233cd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

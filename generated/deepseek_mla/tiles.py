@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f3bd7d3675e26cf6
-#   text hash     ae900525e30310d0
+#   content hash  676172cd0bd20e13
+#   text hash     db77282fcfa41f3b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  854c0cf5b92767d8
-#   text hash     4601b7712883ed78
+#   content hash  73df1e1bb18b8bc0
+#   text hash     e50570c8fb38a5a5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cb187fe91fa244e3
-#   text hash     bf24c1f759ed7abd
+#   content hash  c0787ce4f430e30b
+#   text hash     e98176e8a0be9cb7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  83996a4a384efd6b
-#   text hash     dedc926486eff3f0
+#   content hash  7fac99646b6a6a76
+#   text hash     67d3f8cc66aa7168
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

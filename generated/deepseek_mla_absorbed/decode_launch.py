@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6c1e2b81e19c6603
-#   text hash     5e97f727ad2234c5
+#   content hash  5b726b2b5876a31b
+#   text hash     a993d78bd9e06f35
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  560efdd59af8249c
-#   text hash     2de1d0658ee8237a
+#   content hash  30a071f99112392c
+#   text hash     6f18b8dba4d607b2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

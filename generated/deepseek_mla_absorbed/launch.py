@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  681dd5729653a6f1
-#   text hash     7bdabe790c6d5e0a
+#   content hash  a053e9fd2b0c0ef4
+#   text hash     884f26cd7284ea70
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

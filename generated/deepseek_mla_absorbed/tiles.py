@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  06b0616747159efb
-#   text hash     4ca3c1fe2d07c23a
+#   content hash  5a19df5617dee9c6
+#   text hash     1f992c60f8d23be5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a3f9e7001769e9d5
-#   text hash     86a279499596d471
+#   content hash  8b36b2520e25487b
+#   text hash     88564c797b35ad52
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

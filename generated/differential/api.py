@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11d29d853696f330
-#   text hash     b562db873decaf83
+#   content hash  10a6734752741088
+#   text hash     daeb9599aaab7037
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

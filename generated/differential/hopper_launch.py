@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  728084e60ebbad11
-#   text hash     dab38422a9806293
+#   content hash  b72bc9f15ee91eb8
+#   text hash     8369b33e53a24eb2
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  833da127372db841
-#   text hash     39df59f7e3ae991d
+#   content hash  01a3f6de23856a9a
+#   text hash     c0061430c83a7de5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

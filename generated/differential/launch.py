@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  36f98b2231661ce5
-#   text hash     79971ed7c9b39df7
+#   content hash  0209c1f3e1a7f0cc
+#   text hash     7fe8d778c20f4d95
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

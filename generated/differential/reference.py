@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bece512b749ac25c
-#   text hash     61d8cfa40e88a5f8
+#   content hash  adb09232ad8e2635
+#   text hash     b236b8aee0b91e0b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

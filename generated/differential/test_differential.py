@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e5aa326a60a021e
-#   text hash     2a62c7804430988a
+#   content hash  7d3d6e458fd9eb95
+#   text hash     7e46dff7611c2590
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

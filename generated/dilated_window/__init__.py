@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2ebbe5ebcda2d814
-#   text hash     c18a2e034016d0b3
+#   content hash  2baed97e5f632bc1
+#   text hash     3a8e4b26a27e07fc
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

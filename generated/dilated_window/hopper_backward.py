@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45978256cf4217b3
-#   text hash     df9caffee6ba175a
+#   content hash  ff77fb4646368c71
+#   text hash     a70f399bf8bb0806
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a4bc0ff87128ad67
-#   text hash     aa4b6cc9af03a1de
+#   content hash  6b8a676fe8c6bba6
+#   text hash     e1761ee1d099e2a2
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6eaf17f66c5b82
-#   text hash     4668e16fc0e10d9d
+#   content hash  7300dc701fd61c27
+#   text hash     1006c7d0642ad2df
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b728df299ea9ccf0
-#   text hash     de050a30c4598006
+#   content hash  8f80d8cfae8f66bc
+#   text hash     2b00451f72e50660
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

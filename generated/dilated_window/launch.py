@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4cd67db50cf8036
-#   text hash     c8be90c999cd2afd
+#   content hash  bec56e1c5060fe1c
+#   text hash     60092f097b0a2e83
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

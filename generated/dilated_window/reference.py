@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  85abe2d998db7b0d
-#   text hash     05b090c399b7fdc9
+#   content hash  5b8c186238ae155d
+#   text hash     81fe07139644e4a1
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

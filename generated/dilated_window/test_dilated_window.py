@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  36c95ada2a7f5de1
-#   text hash     448c48e176872acc
+#   content hash  8206f7d37b0413f8
+#   text hash     d5e21c050203b903
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1df3ce4cd6080860
-#   text hash     08311bafd0377876
+#   content hash  eca35246a22c02d1
+#   text hash     0037a4b909f7014b
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

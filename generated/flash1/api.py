@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3e008a404389f8f9
-#   text hash     36fdd499b122c10f
+#   content hash  c46c7a907cc0a60f
+#   text hash     fbdc100e4e79e1ff
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a23f47f7136aca97
-#   text hash     77e2b7b37f223a3a
+#   content hash  bed4f0fa2fba3037
+#   text hash     d43bd7276cb0e88d
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  71b3d0372b49ee85
-#   text hash     08ef7b5c6dace1b1
+#   content hash  49601899e1aecb13
+#   text hash     d9d00f629c243d26
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

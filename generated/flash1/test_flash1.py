@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8267a2c2d8f381a4
-#   text hash     4cc7960a58763252
+#   content hash  48ed31fd556b5b52
+#   text hash     7a4225eb7a1a45e3
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

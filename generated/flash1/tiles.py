@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a89ea836622de409
-#   text hash     2d06ff2b65122d7f
+#   content hash  c406414aa1a2eb74
+#   text hash     f078cb3f5ac9004b
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f33cb477df2d1b4c
-#   text hash     6c7f40376a3de1dd
+#   content hash  309003fcc7db282f
+#   text hash     a9332191a2e6815a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

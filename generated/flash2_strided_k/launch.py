@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bdc27c072998b72
-#   text hash     47781bd1f24de3ab
+#   content hash  c675e3d3dcbf99fc
+#   text hash     d515fa2279e9248e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

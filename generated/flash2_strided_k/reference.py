@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  02d3d58b3b7ce85e
-#   text hash     f84c16b4ddc4b8d5
+#   content hash  16d28de8d33fa1b2
+#   text hash     9f596c2cd496dccc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  173efb0438b61ab8
-#   text hash     57034ad10a4024b4
+#   content hash  bb9e721aef39c7af
+#   text hash     3fa52d34b2699213
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

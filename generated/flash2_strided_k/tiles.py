@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eaec7be143b0f5e2
-#   text hash     66b23f1dcc2b5ece
+#   content hash  b7ef2a9b86f9394b
+#   text hash     ead1df128d240717
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

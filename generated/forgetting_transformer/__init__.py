@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  748f14f8b1e3df29
-#   text hash     f5723ead0c7b4f17
+#   content hash  b73f3d1110fe768b
+#   text hash     0734dbccb0e60ec7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

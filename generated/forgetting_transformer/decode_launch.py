@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e9c05bef1e91833e
-#   text hash     c372e777a8070b93
+#   content hash  9c593944c47aa4ad
+#   text hash     19b5992601bfab4e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

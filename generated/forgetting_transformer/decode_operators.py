@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e44e332b9c3cc6b6
-#   text hash     124a1c4106956547
+#   content hash  8641cccee220c341
+#   text hash     1feb8fe4114f3e15
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d88cf70c78fd00df
-#   text hash     b80cd972822e5e16
+#   content hash  2ddfd52bb3365079
+#   text hash     a7408148fb2cba89
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  141fdda55b026995
-#   text hash     8f847f8d7615a3ad
+#   content hash  b76a4616dbd79a28
+#   text hash     75a50959e6e76695
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6b275ce88659058d
-#   text hash     25f818279a336ac0
+#   content hash  8854a2e3e10e85eb
+#   text hash     e054f836d65615b8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

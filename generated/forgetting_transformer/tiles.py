@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ff1761471c3c9ce2
-#   text hash     233e5ada46d821ba
+#   content hash  6218494daae408ba
+#   text hash     69839fc09a9eb20e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

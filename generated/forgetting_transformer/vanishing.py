@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  55b3614d106f2617
-#   text hash     07b4aa5b14acc1e6
+#   content hash  b90ea70745155735
+#   text hash     6f3d74e83d739122
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97ab0e5394034571
-#   text hash     c4d1b2f3f43781f0
+#   content hash  19dae7136a505cb8
+#   text hash     d6b86d5221937195
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  46c12197533f5008
-#   text hash     36a3a64dafc7bf7e
+#   content hash  d32ca62309fc9338
+#   text hash     de70110fbf5f876e
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbf1b9224b192ee0
-#   text hash     8899dbc033023412
+#   content hash  61f35b033eae5b3a
+#   text hash     f0489c739a18e76b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

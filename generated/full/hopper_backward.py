@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cdf8938a427be2da
-#   text hash     f93194bf29969c62
+#   content hash  db74c870a816d886
+#   text hash     33986c257eb3d2fd
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

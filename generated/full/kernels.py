@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e6588cc6df35ad6e
-#   text hash     e1a171ce9142a024
+#   content hash  f8feeecd362b31b2
+#   text hash     eeee3b02a82798cb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f175f08dc419e51
-#   text hash     66d0523b1a3f0dbf
+#   content hash  c652729c84cb2863
+#   text hash     2de28a889c350c45
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e5f69ec5c4cffe6
-#   text hash     2689ee257af45090
+#   content hash  e079c22416134d56
+#   text hash     ee3f663affc4791d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

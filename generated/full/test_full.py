@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9ed4452e011d5276
-#   text hash     87623c2601b38663
+#   content hash  ece8083f1dd3f48d
+#   text hash     0f970d14c5ceb4c5
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c24ed9e2e2493c9
-#   text hash     d53bf718563d9eac
+#   content hash  d63a28e63dd70255
+#   text hash     14d46b624ae37208
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6c015f3aa2f2e4c4
-#   text hash     af5fa767e2d0710d
+#   content hash  123491793f4d5c32
+#   text hash     de5274421ee3a9bf
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  94e77403f8486be4
-#   text hash     54b757a228388924
+#   content hash  c9e081a8a6798917
+#   text hash     a4144c129e30dab0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ab8f2430b50d95e6
-#   text hash     ab12e1290b65b694
+#   content hash  7007b62888b181c7
+#   text hash     d50174782c9aaed0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

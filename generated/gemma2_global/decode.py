@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e8a1bdd44e09b94f
-#   text hash     89eaf2f5f3efcf58
+#   content hash  c7e35ef7952e0c63
+#   text hash     72e3b3e44173df70
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

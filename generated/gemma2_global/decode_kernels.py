@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e7bf0b574430e14
-#   text hash     a4cf0c9184b0b48b
+#   content hash  0388d18d67b4ea12
+#   text hash     7be556772959c2fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  31e6ffcc0dab7a2b
-#   text hash     9c3a35d320812fcd
+#   content hash  cb71d9202fc78796
+#   text hash     01b1dc2cab867e18
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

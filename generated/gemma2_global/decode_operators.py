@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e321836db70f5c2c
-#   text hash     a6492e5857e12170
+#   content hash  60f9c5d305023333
+#   text hash     8b61061c301d1b4e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

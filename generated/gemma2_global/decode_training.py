@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  304021100456b3d9
-#   text hash     e21e08a910cc9afb
+#   content hash  53194d739997866e
+#   text hash     b80fac4578140ce8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

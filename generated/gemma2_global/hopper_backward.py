@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5d9187ff7a107ade
-#   text hash     6a7a0d682a26b455
+#   content hash  2306f5af4e9832f2
+#   text hash     9a9ea62e6eccbe9e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

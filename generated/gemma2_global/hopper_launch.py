@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee11270d33d19155
-#   text hash     96f40a2f2c2e3897
+#   content hash  12e111235ca03b98
+#   text hash     3329df0f142d3c20
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  18da1fb5760d6a91
-#   text hash     df9d2e7fd3237e6c
+#   content hash  051ebc83c481d59b
+#   text hash     44536b1595e0ebce
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  481d6bcf1c975aa2
-#   text hash     e2a02bde181fb9ef
+#   content hash  7e06637440432ffe
+#   text hash     66bfca5ebb73021d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b7fa297e1747c323
-#   text hash     6a3936824ff47893
+#   content hash  2436f24ccf155ef7
+#   text hash     503cd0bac08e74b9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

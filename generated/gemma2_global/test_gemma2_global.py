@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b1706f1deb1188e5
-#   text hash     30bf0a9352328d35
+#   content hash  628bf5d115b9ca24
+#   text hash     e32b4098bc77cab1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

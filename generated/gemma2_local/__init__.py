@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  74e2b9d487de3615
-#   text hash     4bbd4148336499bb
+#   content hash  37148f59b99aa15d
+#   text hash     557016f4c4145ae2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

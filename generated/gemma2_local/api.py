@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c05c54b36d1e3d74
-#   text hash     a128777b3cb2c0ac
+#   content hash  8ebc29225cba4f0e
+#   text hash     8bf292e1e5061b2a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

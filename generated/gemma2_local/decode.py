@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f42c6a594f72f9a6
-#   text hash     78a2c84c190e3a17
+#   content hash  21a8ee1d923ef4d6
+#   text hash     748e3fa907ebe05b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

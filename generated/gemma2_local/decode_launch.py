@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56def03f2bc32252
-#   text hash     89e0165fd6332de8
+#   content hash  5e5323f983c1e754
+#   text hash     754098462ff0076b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4659e877e20de9c2
-#   text hash     435f2ec0325b92ad
+#   content hash  ea97a67154fd91d3
+#   text hash     a112051d79940f3a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

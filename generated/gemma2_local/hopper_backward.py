@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5cd32973fdbd6194
-#   text hash     1650353379b3e183
+#   content hash  255eb53a76998b0b
+#   text hash     7713d3a2c0a9ee8a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  89cfb2012998cee0
-#   text hash     04963ee786501323
+#   content hash  5b536d2de6704ad4
+#   text hash     e63ad9a4a936bdf7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4cb6a781d58effd9
-#   text hash     88e578a8fd04c7ce
+#   content hash  077c846529985125
+#   text hash     a42df2f44943fac9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

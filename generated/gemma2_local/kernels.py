@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3113d5edcc06e850
-#   text hash     36d051e037f99ebb
+#   content hash  5a0e2ebadbeb9d33
+#   text hash     c6cc649132d471ca
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

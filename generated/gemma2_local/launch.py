@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bd6480e65435bfe0
-#   text hash     8db058a558d1d228
+#   content hash  f41a2a39c961c446
+#   text hash     dd193e8268f411d5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  41bc2afc71368dcb
-#   text hash     e50dd6972e467c7c
+#   content hash  f959fbc857cdff2a
+#   text hash     8c3dc88aa1dffd77
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

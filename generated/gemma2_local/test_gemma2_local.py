@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  406c4bfcf35c0408
-#   text hash     56ff0276ed60d745
+#   content hash  3ffa07fe5237fdb8
+#   text hash     ed68af6a3b445663
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

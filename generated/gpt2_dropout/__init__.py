@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fb6118e6eb66e42a
-#   text hash     2473ca5e6edc66ef
+#   content hash  6559e8c4eb1cec31
+#   text hash     371b222dafb803e3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0cc368b230fb049c
-#   text hash     ebde1e98d6161342
+#   content hash  4fb2c5d1fca59e6d
+#   text hash     70df54a1469d0632
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

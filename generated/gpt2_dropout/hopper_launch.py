@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2fc97034d887264
-#   text hash     ff736af213cc796a
+#   content hash  523f397f55603fba
+#   text hash     74d3b57657e6b5bc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c96c7020374c5395
-#   text hash     51ac93ec6b5966c0
+#   content hash  eaca5b5517e39bae
+#   text hash     9f7a8999ffb72c03
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4483f14bed5de0f3
-#   text hash     967b69c785698e52
+#   content hash  d3eccce87142f390
+#   text hash     7afae5a9d3251666
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b0b6a47f1b1c5a3b
-#   text hash     cdd20c57875dbdd3
+#   content hash  35500730549990d4
+#   text hash     ff28897068d34351
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

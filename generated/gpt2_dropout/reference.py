@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  abbbeaf335fa4e9f
-#   text hash     8b0970e58a055e35
+#   content hash  88b805a4ccad39ef
+#   text hash     e4fa37d954352ec6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e0193482b829f8a3
-#   text hash     b71816e77a0e0602
+#   content hash  1c127b9987d62a08
+#   text hash     4085cbac8a9cd818
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

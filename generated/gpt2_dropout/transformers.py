@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b460f37c91818b0a
-#   text hash     093a89cd6484d8da
+#   content hash  fff30e7622039fcd
+#   text hash     af995a52ee187683
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  570ae56fd7700734
-#   text hash     a69a6980d0c84179
+#   content hash  fa0d7a2d21719d43
+#   text hash     d28d42a221437bd3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

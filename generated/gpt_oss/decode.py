@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6c100f132660cd14
-#   text hash     2438e9e540f6f186
+#   content hash  5a37c249dfbdf2ed
+#   text hash     5d5b24927c66f7d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5e74b1f1d0154acc
-#   text hash     d19c95464c6310a5
+#   content hash  66a9761a5019d31d
+#   text hash     883833fa6e5a9402
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

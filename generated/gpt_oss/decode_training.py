@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b5abd3737df79aed
-#   text hash     0dcabc33e0db13ee
+#   content hash  5ff4c7d80bfd061d
+#   text hash     901cf44da77ab133
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7711124f0f69cce4
-#   text hash     be4e55622b455454
+#   content hash  d8feb8ad40cf05b7
+#   text hash     2260b2405a87f986
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  34e442a5f91e925e
-#   text hash     dfe395d1f89da8b8
+#   content hash  947478b22d0cf38a
+#   text hash     dc28b3cb2269e67d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

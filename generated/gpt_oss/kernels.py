@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b07a85de82d9d883
-#   text hash     cceea00c8bc5b6b8
+#   content hash  732a108375a49268
+#   text hash     b48e41df7aafd7cf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9e8205be34b4ff8e
-#   text hash     927bdb275bff6b58
+#   content hash  3ef5b369188cdf81
+#   text hash     55ba8e1dc27f61ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

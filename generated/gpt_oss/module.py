@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d15fbb14f309e6f4
-#   text hash     0c55e73e1cbeb5b6
+#   content hash  4f2a469f93889846
+#   text hash     24ca4bac3c03689e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  165de7972177d9d5
-#   text hash     10d38162667f65d7
+#   content hash  4ac8b288ac121bd3
+#   text hash     3eb08fc887f6415e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

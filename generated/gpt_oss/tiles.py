@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f45dd68cd7e59139
-#   text hash     40f40cf4d523ae2a
+#   content hash  6d14c8c6cfa9ebe6
+#   text hash     acbd65867ba8976a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ab3b00ffad41a94d
-#   text hash     d4199d7c29a0afe5
+#   content hash  0ee6a65436e33de4
+#   text hash     758cbe30b0a04559
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

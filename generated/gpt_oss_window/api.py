@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f358560111e4f6f2
-#   text hash     590189912ec6bfa1
+#   content hash  7af99432450703ce
+#   text hash     ce78cb513643069b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

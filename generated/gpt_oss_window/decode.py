@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  55fcc314775e9a71
-#   text hash     b895d2c9b59b9ff4
+#   content hash  2370233aebebe7c3
+#   text hash     73f4f7652bf6e4d8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

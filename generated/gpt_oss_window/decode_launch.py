@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  295ebb2dd964e0d1
-#   text hash     1a779b91967b08f9
+#   content hash  c222d62a51313a44
+#   text hash     166534ba21f83a29
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

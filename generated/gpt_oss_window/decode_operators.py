@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1b224f74191be29b
-#   text hash     c3c1c486de0d81ac
+#   content hash  8c7af3ef5973ae82
+#   text hash     d732d6453582d218
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

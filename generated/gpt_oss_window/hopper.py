@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  768ba290d5206e5d
-#   text hash     792f396d5f0b79ba
+#   content hash  aad7af12f01c9e4f
+#   text hash     b6a01a1d42f6cd92
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

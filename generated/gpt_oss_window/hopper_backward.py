@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d9275cc915ac6d9
-#   text hash     e81b572f5aa5221f
+#   content hash  c33ff1a8b17fa818
+#   text hash     e7c4f013d2881105
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8651911c0b01949a
-#   text hash     ea1e0a2ec1bad72f
+#   content hash  a3c11083b0b3d0c2
+#   text hash     9051a1510121ce2d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36fc55acf22527e1
-#   text hash     0cfeb6fb97dc5a3b
+#   content hash  dee617c4cdc45240
+#   text hash     aeeaffcbbe59e9df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

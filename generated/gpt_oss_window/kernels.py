@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  219cd50ec812fe5e
-#   text hash     54420edbf21ebd08
+#   content hash  65b70199ab4e83af
+#   text hash     9ea01dcf362895b9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

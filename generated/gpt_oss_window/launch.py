@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ef96adb331be3f8
-#   text hash     6f31e9a6f12abeac
+#   content hash  2cdc9189b160bcd8
+#   text hash     0389ec0bfb22968c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  92ac535980bea6bd
-#   text hash     bb7ff1a5beef521a
+#   content hash  025e5a480af7cb4c
+#   text hash     4620d60fbcf62143
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

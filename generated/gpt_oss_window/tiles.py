@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c37c8f35679a99b9
-#   text hash     fbfe88b9e87a3493
+#   content hash  620399eb9fa41b3b
+#   text hash     de3e0888b2e0d358
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb4aca45ad188c40
-#   text hash     0a3658d8fae5390e
+#   content hash  0cf667bfbc2d5887
+#   text hash     341211c664b5c6b0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

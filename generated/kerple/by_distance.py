@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e8ad4ea09c409461
-#   text hash     64049a1c39bbab2f
+#   content hash  278a1f3c954d4259
+#   text hash     42353ed303348a72
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f5779f2887869129
-#   text hash     9035e662dcad52bd
+#   content hash  eeb6f1c8eced92c5
+#   text hash     ecb689f4bc0068dc
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

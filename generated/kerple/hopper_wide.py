@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  093aa5a6fa0f3139
-#   text hash     99908d8832fdb949
+#   content hash  2394b91e471b927a
+#   text hash     5ca92a1678c5c01a
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cb80691286ef1412
-#   text hash     98ff55830ee76e37
+#   content hash  4706641cedf0b268
+#   text hash     a9777a7191c4bce7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6e5abc28010c7439
-#   text hash     43c45cce644f10c5
+#   content hash  364948375efd7f49
+#   text hash     8912af544ae5a12a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e73bec39f2885668
-#   text hash     b3ee1af5542c48f2
+#   content hash  a4320a222ed47db8
+#   text hash     fa92b3032be93e92
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  05c91b7a5f994427
-#   text hash     0f55929bbf01f3a5
+#   content hash  8f4d34a61b061183
+#   text hash     7970ae33c533f31b
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  39daa541e5c25535
-#   text hash     9a98c23c39199c11
+#   content hash  8043baeda657773a
+#   text hash     e9936862fbb4c291
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

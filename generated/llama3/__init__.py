@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  741a474d25ee15da
-#   text hash     aa4f27d9c3c18bd1
+#   content hash  1253f742f24fedcf
+#   text hash     2779ca30499f6ce6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  062234905209ad2d
-#   text hash     3547f51e0407776b
+#   content hash  706927cdef372d9d
+#   text hash     dc119d2c326ed4a8
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4147daa9e8de511
-#   text hash     5490b99eced89398
+#   content hash  1ce3aaaac3957ad1
+#   text hash     8853e1620d0978a3
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  05237571ef89a3cd
-#   text hash     00eb0570d9ccb2bb
+#   content hash  28614b4bcd07dde3
+#   text hash     4f4622e588d5739e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dec561399e8bd894
-#   text hash     da034efe2a4226af
+#   content hash  6aa7584b17cc14a0
+#   text hash     20c09b59bb3be124
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01907f08278a5db5
-#   text hash     48260bc3df1eb080
+#   content hash  9c9ac70c14538e37
+#   text hash     b4380bec3e7528d5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

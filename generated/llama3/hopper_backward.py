@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0016698710173b63
-#   text hash     19c63a6ffebcf584
+#   content hash  970490b61688cf5d
+#   text hash     9bc409157a04d7ec
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9394c8298a3e7b64
-#   text hash     95b0d8ee1369e9b3
+#   content hash  c7b1dfcffede21ca
+#   text hash     2e63b13538dd05e8
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e8070a3870dbd435
-#   text hash     5f2b636a17a51a01
+#   content hash  fc13e7acc91a8347
+#   text hash     7100d25d2ec12dd6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

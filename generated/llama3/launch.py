@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4170825bdf7f4805
-#   text hash     983a88659fef794e
+#   content hash  7e5fdff87cc98bd8
+#   text hash     9659e13dd6d1de8a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

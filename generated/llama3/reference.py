@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5dd6a555f71341d
-#   text hash     b0f17827b6762d75
+#   content hash  f7bad2a64e2262eb
+#   text hash     82c94a9753ce3e6f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7f08b151ac9be970
-#   text hash     3e61ac4a6de1cded
+#   content hash  e4511ac6408b01bb
+#   text hash     7b6e3152ea2f3121
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

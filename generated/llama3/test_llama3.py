@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  49127e9bffac37f3
-#   text hash     aa4a7d2ad3553b78
+#   content hash  8d6d94eaefa01489
+#   text hash     e4d43337454a2bad
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

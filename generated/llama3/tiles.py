@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  12909914410a7f52
-#   text hash     271cfafa8e5401fc
+#   content hash  a500b1a0ec57119c
+#   text hash     6783a0ebefd2f45e
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

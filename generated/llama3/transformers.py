@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  98320282f690defc
-#   text hash     4aee3dffd648b296
+#   content hash  bc9b6d057579a14b
+#   text hash     2d09cf2bf2a5648a
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  737a51bf4395a561
-#   text hash     e85a97ed2b44886c
+#   content hash  4a3314661224a0a8
+#   text hash     8b2bbff0d8f90ba4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

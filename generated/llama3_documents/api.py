@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c89f9230765bbdca
-#   text hash     5d58dc0217e9ae7c
+#   content hash  050fad5be18b08b7
+#   text hash     e10bf5d20c0eb877
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8eff02291627d2d9
-#   text hash     14ddfc1ef2037808
+#   content hash  589f18fe2fcc8bda
+#   text hash     be9db6adb72ec16b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

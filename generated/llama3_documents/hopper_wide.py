@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85a49972b72e95a3
-#   text hash     6db4e672a10f4a72
+#   content hash  5bc3438757901934
+#   text hash     dde1c4c09a05cefe
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

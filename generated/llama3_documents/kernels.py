@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dca8aa1873559d6b
-#   text hash     7a4bb1b421ccf624
+#   content hash  efab214c30d33057
+#   text hash     1fcd15d6967c40e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fbcdfd3974da883b
-#   text hash     aaaf45924caeeb0e
+#   content hash  a2da4a4cdb3b891c
+#   text hash     b12389d9cf2e67ba
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4448e61df3c1c2bd
-#   text hash     6457c9ba53e5a7b3
+#   content hash  d97e3b0931fcda5a
+#   text hash     7c1294f35fffc9fb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bd981766ed99e4b5
-#   text hash     01d718079e400a3f
+#   content hash  79d646a82e07489a
+#   text hash     e692b798f4d94062
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

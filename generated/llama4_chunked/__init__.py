@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f10da5b351df43c8
-#   text hash     6263064aadf8dcfb
+#   content hash  861442f653617fe8
+#   text hash     d31677f4c6decf3a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  baf4a591617f24c2
-#   text hash     3e12d38c2c8aede6
+#   content hash  7e12d6e9d552ec46
+#   text hash     f5a4ab7f669a65e9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

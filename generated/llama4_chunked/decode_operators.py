@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4d9833bd92b55479
-#   text hash     a84a80da67427e64
+#   content hash  b568205d2597c171
+#   text hash     a29fdb634aa043c1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  25ead07e5e6f2736
-#   text hash     9f60dc12c93d6db3
+#   content hash  d471c0c45b7d8ff7
+#   text hash     15ae7d016ae36885
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

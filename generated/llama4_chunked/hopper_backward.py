@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  34dadf20e3df01b3
-#   text hash     767e61089bc57b73
+#   content hash  a8517c448b52eaab
+#   text hash     6ca9e76fc1ff6320
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5545ec9873234c54
-#   text hash     60640ef21b1bf955
+#   content hash  a87c3103440c2a7b
+#   text hash     7b97bdf7cbc11872
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  718757d179bc1640
-#   text hash     296a113d96255d8e
+#   content hash  d9a13c4a9387252d
+#   text hash     5f2fb651a2f7755a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b56e7280ea245311
-#   text hash     b41eba717fe1a264
+#   content hash  08e8f2be34263545
+#   text hash     bb587cef47d2d6fe
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2645aeef11041dd
-#   text hash     a19c628aa2b9e1af
+#   content hash  2c0b35fcebbf8474
+#   text hash     f3328c09ae3f5257
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bfede3fc0fe5caf0
-#   text hash     b7992a11b2af2a78
+#   content hash  b37cef084a9bcfdd
+#   text hash     9fbb88371840e536
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da804f874a5d403b
-#   text hash     b99a587e6e4543c7
+#   content hash  a1a5e247a492cb64
+#   text hash     4834ff961ab98fe3
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1e574de5f4caae7d
-#   text hash     d909fda35d28aa66
+#   content hash  233bd78e023436b1
+#   text hash     44843a5c05b6a48b
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6aa49881dbc977fa
-#   text hash     66374fed48f6b757
+#   content hash  8eaffa94f8db32df
+#   text hash     094c7d8d1f8b10ce
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  362b7980de9847aa
-#   text hash     af17833b0997f71d
+#   content hash  27e549c66b027362
+#   text hash     f1ab492420c4aa82
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

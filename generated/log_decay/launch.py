@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c0fde33965c347f5
-#   text hash     64b7de50b399cece
+#   content hash  10c1e6271a4e5d66
+#   text hash     2703fcc6d5bfae8c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

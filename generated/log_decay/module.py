@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f32f39f1292c2300
-#   text hash     faa95be76ae41d3c
+#   content hash  173383364f26af7c
+#   text hash     c2b500d8f9390342
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

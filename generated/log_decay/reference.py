@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  99cceaee43255a79
-#   text hash     c6a63c63d975d150
+#   content hash  9ae72e86ce791d3f
+#   text hash     4c63413f74167eed
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4ef85e95f8823751
-#   text hash     c4d8edf352bf67c7
+#   content hash  fab2e8ec1a01af15
+#   text hash     c41eb210405e6951
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

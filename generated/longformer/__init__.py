@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  67b35461d4cb81d6
-#   text hash     5e4c146fa51bb4a0
+#   content hash  204aa45fb677c866
+#   text hash     587cf1654ccf1fc1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

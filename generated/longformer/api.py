@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4303da139b5120d1
-#   text hash     57193a41d6d93cdc
+#   content hash  be6f64c818311814
+#   text hash     98099ee06bfd14d9
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a3a8580583c7a456
-#   text hash     33722f4a341e156d
+#   content hash  a7044b79c1199b30
+#   text hash     88101dfd299f44ae
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

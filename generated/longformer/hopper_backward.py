@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0ca3ef359db23ec4
-#   text hash     45396a600ab6f09c
+#   content hash  b364be62b010f792
+#   text hash     9a5de45c068f7ef6
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8850b036e2e54271
-#   text hash     3aa0cefa91c5e2f0
+#   content hash  c07c7abbd3e72ba5
+#   text hash     450c578d84fd74fe
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

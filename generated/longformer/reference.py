@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c4028e485f1bd85
-#   text hash     01ccf6722d211e3d
+#   content hash  234def3c7da17a89
+#   text hash     96340d67072277ac
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8dcdee975ae2e432
-#   text hash     94aea48fe9c79d4d
+#   content hash  42126d22b3dc8294
+#   text hash     118b214a930ec692
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

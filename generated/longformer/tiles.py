@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  66cdff4dda5e2eb8
-#   text hash     7608a94ce9d8d626
+#   content hash  13147fb92390c686
+#   text hash     51b4c7294991ed15
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

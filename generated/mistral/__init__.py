@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3a6798acf2e0210a
-#   text hash     0ebf07305fc51f9d
+#   content hash  c85c81ced06fdd07
+#   text hash     7bdff7753d100ecd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

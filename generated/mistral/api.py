@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61be1e210a2a2d3d
-#   text hash     41b484b8506e0563
+#   content hash  509060e53cc6cdd7
+#   text hash     0f5dbffce51ae256
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e76c390bac5f437f
-#   text hash     c6e25f102e0f769a
+#   content hash  3da8d9fd26dc86f6
+#   text hash     1cfac4e7cdb1f03d
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

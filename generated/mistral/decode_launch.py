@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2e0490ebb45ad80c
-#   text hash     a0e39c53d020ae22
+#   content hash  9341263a445fec14
+#   text hash     04d4480503aeed39
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9e19e0493355a626
-#   text hash     b8d6197c202c1578
+#   content hash  6e243a2d7f6a0966
+#   text hash     922cdc22d1ca13d5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

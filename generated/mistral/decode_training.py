@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e87153c62c0d6637
-#   text hash     3299179a4db1d6e0
+#   content hash  c1569d955d0d0a66
+#   text hash     76fc9845dae7c90b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

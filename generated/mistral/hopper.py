@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4959554d892307b9
-#   text hash     18f2ce8e1b0175dd
+#   content hash  8624b02f43a3b54a
+#   text hash     02aa569dde88aded
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  96923f3e18972344
-#   text hash     29c34e5823cebfad
+#   content hash  3f1dc3f86fa3f869
+#   text hash     34b8194954827bb4
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d3047eda312db82c
-#   text hash     5321f5116f1d600f
+#   content hash  fb74582b6d351c85
+#   text hash     64206a28d119a89a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

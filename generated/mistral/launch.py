@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f605051cb4b87f50
-#   text hash     bbeefd65f7440e4f
+#   content hash  4cad9efc96f8f9c3
+#   text hash     3636379170a34b74
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

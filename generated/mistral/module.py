@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b18aea6e073f941b
-#   text hash     32958b9f69ff14b1
+#   content hash  4bda5f929fc8b07e
+#   text hash     a2b43302160b49f5
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

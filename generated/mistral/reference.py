@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  edfd7407723229f3
-#   text hash     a8d6f8d37e32809d
+#   content hash  81afc6797661ab26
+#   text hash     ecedadc20e2ef4a8
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

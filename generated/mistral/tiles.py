@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b283627d1afbc88
-#   text hash     fccd46275953809f
+#   content hash  347d6f2adbca16de
+#   text hash     33e2c83e3aba2df8
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a85ecf9011753f39
-#   text hash     a86f94d40e12be57
+#   content hash  1ff60ebe330670b4
+#   text hash     e46d93306233de91
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

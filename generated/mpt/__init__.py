@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c68950c94b7a6057
-#   text hash     2ba0c8e1a6ecf8d6
+#   content hash  b14f18e209237f36
+#   text hash     afc0d7f5e75ce65d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9d7452771bdf1a97
-#   text hash     2a94b19acbb510b1
+#   content hash  c0f2b3e8411e8fcb
+#   text hash     ba99bb2a96f4779a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2789633fc7321c13
-#   text hash     735433b4897d153f
+#   content hash  2bf059b5a2f5dc09
+#   text hash     e6a6182988451b5d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

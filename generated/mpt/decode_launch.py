@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0a6ee0ce69aedb1
-#   text hash     3b8992fbba16b1d4
+#   content hash  3f5a7d534649b6f1
+#   text hash     00746972bc6ff67b
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

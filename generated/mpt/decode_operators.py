@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  575bb98d7caed26f
-#   text hash     abc923e5dcb80c69
+#   content hash  8b55a02708164e8b
+#   text hash     4c73cb55123db6a4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

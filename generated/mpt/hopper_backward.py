@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a99bd49d2b665aac
-#   text hash     dc8e32d1c65e83a6
+#   content hash  62683a4601a6dd5f
+#   text hash     d5e68a54b77d8d23
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

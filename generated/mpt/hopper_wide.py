@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  33fe6e5049f277fa
-#   text hash     c8275ea4404df752
+#   content hash  5325aed25717308e
+#   text hash     1b30f4dbe6995668
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

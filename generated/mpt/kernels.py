@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  376184f14d605852
-#   text hash     3e46fc9eb3db3f17
+#   content hash  b3639d8e90475c70
+#   text hash     a4e3d25f1ad840e5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cf8c4d29bf4e87af
-#   text hash     c4cf5152d7de2a2b
+#   content hash  5313c57a985ba027
+#   text hash     7f936846202f359e
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  75021aca7645b1f3
-#   text hash     cee6c638d5226ea0
+#   content hash  7b7fb33459dad929
+#   text hash     582c504501db4b22
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b998ed631af4c4f9
-#   text hash     ab5c3e1a0a66ccf7
+#   content hash  cc666007531a1844
+#   text hash     dadb99a82a1397fe
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

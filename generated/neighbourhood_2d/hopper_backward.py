@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  30d0b973c85bab5b
-#   text hash     eb3a1fb87a898bc3
+#   content hash  1a62958e0b5772cc
+#   text hash     56deccce6d638369
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

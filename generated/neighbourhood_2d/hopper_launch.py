@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  54a2df44a28ab1cd
-#   text hash     e269f58ff25b3f2f
+#   content hash  b9af6ca6da926910
+#   text hash     0c8c522edea6cc99
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

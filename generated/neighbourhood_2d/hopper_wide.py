@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0d1835369106a6de
-#   text hash     76cfe7bf240b5e48
+#   content hash  fa3b90e9de5aa2f8
+#   text hash     84cd13a3a1721473
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

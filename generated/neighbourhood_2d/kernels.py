@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2d20c3cf8bbae1f6
-#   text hash     d26f9d4c8425b0f3
+#   content hash  b4d633db38d0845e
+#   text hash     c2a6cf19302fdfc0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

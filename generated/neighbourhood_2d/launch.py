@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f9714c3410ff2c1d
-#   text hash     3f90eb3bc094a67b
+#   content hash  095302476c7d0ab5
+#   text hash     2b6d317162617a9a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

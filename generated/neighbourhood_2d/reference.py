@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6d20a241dc1b3d57
-#   text hash     cde31d32cd6bb696
+#   content hash  e1c0f3c22b5f7458
+#   text hash     98dfdda64c2956ee
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

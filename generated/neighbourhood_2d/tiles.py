@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4b3fdffc3349cd2c
-#   text hash     869b6d36183a6090
+#   content hash  5c58f0fadde9afd9
+#   text hash     02fa5645d9770a6e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

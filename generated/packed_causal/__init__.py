@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5f2e4d7981f33e34
-#   text hash     df012a7542775d6e
+#   content hash  740f82c63c24867d
+#   text hash     c19646ccdfa8780a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

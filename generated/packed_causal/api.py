@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4f34afb64c0faff
-#   text hash     77e523173e174e40
+#   content hash  db69c5fb18c7c6a3
+#   text hash     746054e2e9d789b4
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  49bdb9dcd57345fc
-#   text hash     e7e71ff5a1f349de
+#   content hash  68b0e502597df93c
+#   text hash     438b12bfa3473494
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

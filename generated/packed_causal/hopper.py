@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c5779de6ee33d80
-#   text hash     e0f4cdf65241fe6e
+#   content hash  b136c5fed3918b6c
+#   text hash     14fffad9ada2962d
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

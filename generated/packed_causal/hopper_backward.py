@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a5c0798947451aa
-#   text hash     c968f97c8759fb78
+#   content hash  83221324adbbf162
+#   text hash     2fc4281adf7f5a51
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

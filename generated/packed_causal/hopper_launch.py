@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9d0f7414205fdde7
-#   text hash     8cdaa15aa8c05dca
+#   content hash  87c886ebda1635b3
+#   text hash     5b93ae521ea1ea2c
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  897c653f8106e914
-#   text hash     0bd2cc9cef2665ea
+#   content hash  8d439da4669c2964
+#   text hash     108f910a1431650a
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4bfbc3400c47c49c
-#   text hash     48d1e7c503dc7811
+#   content hash  e3761116702734d1
+#   text hash     a8663ae6b0c44fc5
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

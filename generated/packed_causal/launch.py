@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  48769c66be5af8da
-#   text hash     0e9d8c22166b0e56
+#   content hash  cbb8993b07fee044
+#   text hash     5444ca5eae47cba9
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

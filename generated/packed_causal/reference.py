@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  44fa7fd39a637ae0
-#   text hash     0b0f68218cea86c8
+#   content hash  982e647bfa8c094c
+#   text hash     d37f68c4c7a4cbc6
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

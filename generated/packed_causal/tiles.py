@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8c3fc99d8c04d9ba
-#   text hash     1ef9af8bd783c38d
+#   content hash  d9f8caf00a85de51
+#   text hash     9371e108a72cd1d8
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1992a0bab7bce63c
-#   text hash     7fb7d721a2c988c6
+#   content hash  3d2e4229532cc49e
+#   text hash     2f7afd2c8d4beb76
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f59fa56ad12a71a7
-#   text hash     023b97b5b8c82cbb
+#   content hash  fee090796022055d
+#   text hash     64f6566db0529ba9
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  452d6f75c7cdc659
-#   text hash     2a3532f4c62ce185
+#   content hash  f860a259fc9ace8c
+#   text hash     1a3662f27f587ef3
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

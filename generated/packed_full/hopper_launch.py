@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  deba97bb83923c19
-#   text hash     a8127db8a7e00d46
+#   content hash  900678680819600d
+#   text hash     359a10382314b169
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcb5044e17bcf9bd
-#   text hash     4ded05843d7cb6ea
+#   content hash  9fe314106e541231
+#   text hash     947387178a35669a
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

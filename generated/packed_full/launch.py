@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d7cd17816dbe4660
-#   text hash     0532ce5b165a4504
+#   content hash  a8617dfdeee9c56c
+#   text hash     e0d96444f06cb24f
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

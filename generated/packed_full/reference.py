@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ab1e95fc48425cca
-#   text hash     715404daca997f6b
+#   content hash  47181a1bd6cf0c81
+#   text hash     aca2722a75e6611a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

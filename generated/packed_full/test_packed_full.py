@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1f812d90e22e2c98
-#   text hash     62ef1575458b2e20
+#   content hash  248d3a7efc23e288
+#   text hash     93bc3ccbc6afac5d
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  419c52b7a7326997
-#   text hash     c7b9e891b178208c
+#   content hash  a54aa85d4d841d79
+#   text hash     e8f3c38a2e7168fc
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

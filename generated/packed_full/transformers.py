@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de94d98008a26733
-#   text hash     bb09d0a1956cb302
+#   content hash  6bfae4a5567cf041
+#   text hash     611cb746392a965f
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8ee971b564f3bf98
-#   text hash     596e48b37c417cd6
+#   content hash  d6bc2a6ee3263c79
+#   text hash     085b8a90cdbb75c8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  20ca66198099c0d8
-#   text hash     0180ce69b292ddef
+#   content hash  e17c5ae1902a3425
+#   text hash     797a3961ab344604
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

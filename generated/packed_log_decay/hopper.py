@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49264f71f4c5ef2e
-#   text hash     74a71ff7fca8f1ba
+#   content hash  ba67cfa7117ed8c1
+#   text hash     4a55ea9d620a30c4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0014afa155f32ef9
-#   text hash     d8577b820f16b2b0
+#   content hash  e99bfe3767ec95dd
+#   text hash     31cf36bfd7765cd4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

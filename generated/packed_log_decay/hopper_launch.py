@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e95c308cc56a209
-#   text hash     f8fa401a9ffc3263
+#   content hash  4369585510388c13
+#   text hash     e6b366f9d2a83467
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

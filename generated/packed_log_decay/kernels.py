@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d5c39ac2601ca9df
-#   text hash     db68e26f8e80e43f
+#   content hash  64cb9e57e55c4975
+#   text hash     43b7b28844a35303
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

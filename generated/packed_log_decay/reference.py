@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d8405f9ec95efa10
-#   text hash     3fda7875ea00b7fa
+#   content hash  890aa2c1d7d45e92
+#   text hash     7766c1365ce54efb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d85831146a816fc6
-#   text hash     6215cb209641312e
+#   content hash  c03492627976133a
+#   text hash     4d1f5b5dfe5abb2d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

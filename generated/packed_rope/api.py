@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  423b860c32ef2b5a
-#   text hash     d7ad30ce14f082f7
+#   content hash  0619d81052fb3f53
+#   text hash     977748e104fa8545
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a8096636bbc428b
-#   text hash     130668a507d053bc
+#   content hash  0a16beaf44b24ba9
+#   text hash     ba37bf717d48d36c
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

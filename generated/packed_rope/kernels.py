@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a43c901c2b0a7482
-#   text hash     c4ef73994e39c82e
+#   content hash  ee4b7debbb3991e6
+#   text hash     80c3cae1c711e629
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2088314d63d057d
-#   text hash     7fec44f25f413816
+#   content hash  5ec09aaea5b60921
+#   text hash     a4e2c44f052fd927
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1c062410c323d351
-#   text hash     4c1bba251527dbb3
+#   content hash  72e12bf7c5f8bf5b
+#   text hash     181873bb8bd35b09
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

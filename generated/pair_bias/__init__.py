@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5405ce29e2010a99
-#   text hash     2c9d6c261bed0e84
+#   content hash  476c3b0848a2c974
+#   text hash     0360bfaf3807d31e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  233a1fdff44e223a
-#   text hash     86a4c13db23008cc
+#   content hash  3f03c0946dc8d0bc
+#   text hash     61cf3edfe02846f8
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

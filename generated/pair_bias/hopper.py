@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b1ee6e4a9b12f00b
-#   text hash     753726d2132257a4
+#   content hash  f8307392bd05216e
+#   text hash     28231407cd2e7388
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b17de3a6b5c7c88d
-#   text hash     2d0184fd9d1ccbf5
+#   content hash  1da3a06d5b6d93a5
+#   text hash     671d9af61873ce16
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

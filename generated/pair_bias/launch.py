@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9cd701327d50a527
-#   text hash     84ca555def386c49
+#   content hash  f02b9d3614c989b5
+#   text hash     80ca70ceca60aed0
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

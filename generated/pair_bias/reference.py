@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c0eda9da61a78db0
-#   text hash     cbeb28ff309b0408
+#   content hash  a9ac65d4668295e9
+#   text hash     aea34b203a3fef1e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

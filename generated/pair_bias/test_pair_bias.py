@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af8c8d1101b2c17
-#   text hash     405bad91df8f7fa3
+#   content hash  f86cd4c0146dd383
+#   text hash     7ef25bdddd7d850a
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

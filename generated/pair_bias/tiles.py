@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c798b759c9847644
-#   text hash     ea1dc109d813ed79
+#   content hash  db285c8ec748a101
+#   text hash     edc36af4f42256ea
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

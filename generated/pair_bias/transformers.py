@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  320b4632e417f3d0
-#   text hash     86bede4ddd50e979
+#   content hash  aebcee0a6ecefc55
+#   text hash     24efc5666bb7e1e7
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d7c253cb4fac7773
-#   text hash     d0676ea39ddfe0e2
+#   content hash  b5c0d8791e436f9a
+#   text hash     03dbfe03e27e597a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

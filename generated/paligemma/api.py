@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e3e86fe6f55c5622
-#   text hash     c9079e33b4bfa325
+#   content hash  1ac371c88b5374c5
+#   text hash     979ca208a87ca810
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  362b8f470eea3b9f
-#   text hash     27db93e65a0277aa
+#   content hash  93ba5de7d200ae37
+#   text hash     a0fcf98c5405ee22
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1b663c9ba9e8a4b3
-#   text hash     a66c6c372dcba98a
+#   content hash  bfa990c50291302f
+#   text hash     8d3c08feccedb7ed
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

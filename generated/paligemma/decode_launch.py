@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e1373a3a1c64a938
-#   text hash     dc1168789c8bd2d3
+#   content hash  29c24c9f4bbd66bc
+#   text hash     c827a9003f59bea1
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

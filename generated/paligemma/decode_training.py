@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee41c3e41f9576d1
-#   text hash     ab978aec8fb6b293
+#   content hash  3c3a4bdaf1ce0a2d
+#   text hash     195330fe405de098
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a18ae875c035e637
-#   text hash     b51d15e46287f580
+#   content hash  e042765bdc29afe6
+#   text hash     363ceb49cc10e898
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  76a118be30072916
-#   text hash     e3a6e4792c6bac79
+#   content hash  cff5ae76e415b92b
+#   text hash     c91fbde0ba4dc130
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  05948d13b5fb1d8b
-#   text hash     4371782a2182dabf
+#   content hash  2ebbf718e25987d9
+#   text hash     3446f58383406425
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  be7ebdca17e93f53
-#   text hash     dff73ce9090bcea7
+#   content hash  f5b5caeb9642948a
+#   text hash     3b43d25f681c378b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

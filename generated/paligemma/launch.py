@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c3ac4e0f93ed083
-#   text hash     73e854879ce9bf6f
+#   content hash  a4651313bd4b152c
+#   text hash     8e3f6f18efd9de44
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  66d3475d32d4c967
-#   text hash     d08ec30d94f6d03a
+#   content hash  e7bd0ecfa306f295
+#   text hash     dbb382b72ddd63f5
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

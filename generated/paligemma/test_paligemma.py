@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fff56c6b3f40542e
-#   text hash     c2cc78ee8d8ce964
+#   content hash  2a6b85b6a55ad7ec
+#   text hash     09088841e79fd8c2
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f78877cf259800c3
-#   text hash     5480a0c91170247a
+#   content hash  b02fbd2656efac37
+#   text hash     2583409cc71f8be9
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

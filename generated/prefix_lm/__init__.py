@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b94e2cecb2304a47
-#   text hash     73324b777710e8f6
+#   content hash  91801352093da525
+#   text hash     fa7f156ff02be486
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  82f35c72a20eb940
-#   text hash     7b2fb0d60182fa38
+#   content hash  7fd45b1c5702a5c1
+#   text hash     ee5a89e3ab21a8a3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

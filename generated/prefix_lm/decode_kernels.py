@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  afe545e573fa67f4
-#   text hash     63dd5688547e0e80
+#   content hash  670feeac4ab1953a
+#   text hash     ece076f67dac5349
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

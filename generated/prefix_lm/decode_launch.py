@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e3cf867b2fbe139
-#   text hash     2cb1c4f0ac01fedb
+#   content hash  fcf8a3b82f78c699
+#   text hash     ed80bb5a359e7e6f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

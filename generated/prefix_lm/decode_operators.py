@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e48d7bc0e61f5751
-#   text hash     ff55394dfad5e5b5
+#   content hash  e826514996a3d20a
+#   text hash     905def9a3700fd30
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

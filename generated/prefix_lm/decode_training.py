@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8d2508ee53524f94
-#   text hash     11230f3306e5cf00
+#   content hash  773f81a70f5cfb78
+#   text hash     84d1e4c0daf338ec
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aa8a36b071ef1ef5
-#   text hash     82c1aaffec3a87fb
+#   content hash  baaaa9212a651e54
+#   text hash     84c67abe1d17cb9d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3f382e70dd9038a2
-#   text hash     673ee145d2f8bbb9
+#   content hash  29e6beb01a313213
+#   text hash     0c9ea75cf472e6bf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

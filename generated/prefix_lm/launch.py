@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b10bf675ccce5a67
-#   text hash     1975a553a10b454c
+#   content hash  badcea8d986e1b1b
+#   text hash     21c622e24810db94
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  93b86f4bf50d54a0
-#   text hash     22d338ab81332413
+#   content hash  005ea7f3ecb43490
+#   text hash     2e17485c9a7e610e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0643c8892c2be89e
-#   text hash     903e8d70b34d68c0
+#   content hash  ea94eb93ae8306d6
+#   text hash     209587b06a031e94
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f67036c094fbe40b
-#   text hash     285027752caded85
+#   content hash  641312abf471f32e
+#   text hash     ef5a7e503b2476e5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

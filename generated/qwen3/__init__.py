@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  044f9d4bd09c8a28
-#   text hash     26a9f7ecc29c57a5
+#   content hash  7bf33174436a8f4d
+#   text hash     7bd1642071aaf788
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

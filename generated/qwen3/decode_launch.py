@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e72bb2a82de96139
-#   text hash     a82af66ed16be701
+#   content hash  6ebe7ca957addfdc
+#   text hash     b445cee9f6f1b99a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

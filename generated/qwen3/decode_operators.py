@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  47daa6608e48ddc7
-#   text hash     cf89eb766384d5e2
+#   content hash  bd70a7a796eca5c5
+#   text hash     88df64d51765a8af
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

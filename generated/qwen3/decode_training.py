@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3cf68ba49a590266
-#   text hash     2d7033d528a3f51b
+#   content hash  d3a6642a3a08e0b8
+#   text hash     0edcf5d0a32a0d43
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58b3d56c9f755281
-#   text hash     2f43a7273f6fa826
+#   content hash  b8c2bab32c9edf13
+#   text hash     ecb6935f8d8cd824
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

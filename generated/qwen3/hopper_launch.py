@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  550729a999053a6d
-#   text hash     2279178d28f12094
+#   content hash  be5d684d1d8d525e
+#   text hash     8a02dfd19c475bc1
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  030b042777eae21c
-#   text hash     e308c423f562cd62
+#   content hash  56ead91ab7331518
+#   text hash     1453ea15ae18c555
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24ae388435d86f6c
-#   text hash     45a4aa1cc1a29be3
+#   content hash  a1cb5e99fcdd7875
+#   text hash     469cc5cf88ad3861
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

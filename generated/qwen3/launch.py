@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  88c3d09b88fa2bab
-#   text hash     e2e2d17e00fe85c5
+#   content hash  dcfc0675a0dbbb18
+#   text hash     17c732e9d5d511a8
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fc6556d29228e5ba
-#   text hash     ac07324c9f238f6b
+#   content hash  9b833c8c3adbe9c5
+#   text hash     9052fbd1260bc1d8
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

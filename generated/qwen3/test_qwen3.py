@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6b02cba0e4f2410d
-#   text hash     222f7a148f3b5c7c
+#   content hash  5490d3d55f4fb3ad
+#   text hash     1c60d20f2357f00c
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e019ef7c34c4f18c
-#   text hash     95b593a19fdd7567
+#   content hash  395e62baf0c94f64
+#   text hash     1bb0f82bdfd0c277
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

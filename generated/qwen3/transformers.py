@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c41a60e44bfefb92
-#   text hash     c5eb62e28c7fac51
+#   content hash  9d76b8303b1503fc
+#   text hash     ba7b4732e8e1b70e
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

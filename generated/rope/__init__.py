@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  54ec2a1d3c117ae2
-#   text hash     fe0a5c2ff0c5c887
+#   content hash  85c0613d24871939
+#   text hash     d2ecc758ad06bc48
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

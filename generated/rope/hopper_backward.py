@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  55c6028aafce993e
-#   text hash     db63de9ae4c18a71
+#   content hash  434b44e74d34f8c8
+#   text hash     6e1086d384ac6046
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

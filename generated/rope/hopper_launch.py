@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07d0c8a37aae11ab
-#   text hash     6d4ba989672e4bde
+#   content hash  a66119d638952e9c
+#   text hash     ccfecb693ca84548
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

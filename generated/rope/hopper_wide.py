@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8b5398b13908a45
-#   text hash     d20e1e86747b2320
+#   content hash  d7924f47c8d97c53
+#   text hash     c96470dcd2110d3e
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6cdace842119ea1d
-#   text hash     88800842a55d6770
+#   content hash  afc25e9dc50ed82a
+#   text hash     ec77970a3c11ba74
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

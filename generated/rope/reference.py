@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6dc8f5151d69a892
-#   text hash     b4b838c5d7400770
+#   content hash  9da7b42b9cb606ad
+#   text hash     6c0af6412b3a6a27
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

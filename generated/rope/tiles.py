@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c8424d025dadefe
-#   text hash     30faf65ad38153bd
+#   content hash  d9d028fb4065f9fa
+#   text hash     46a7cb62484f45e3
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a68f05f7380eb292
-#   text hash     cfd8a43d99afe759
+#   content hash  37651efe7b993fc8
+#   text hash     0f70c20fcbbfd8bb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fc7b6f58bbb31b75
-#   text hash     c7fb094d9fca797a
+#   content hash  3633f2bb3af8f93b
+#   text hash     fc8a645a7606ec7a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

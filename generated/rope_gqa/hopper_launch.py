@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e84b78f180ef8cff
-#   text hash     40ae2dd8869e5cc5
+#   content hash  d22ba308c6460719
+#   text hash     da21216b5fc2c9ee
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ce20ec3c9e99ef35
-#   text hash     df7f7a0ec90a4b46
+#   content hash  c071b534223ce827
+#   text hash     afeedf0942194f57
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0fc4a4232da77f9
-#   text hash     a163d52f560404b4
+#   content hash  037721dae0a79348
+#   text hash     97808b85f59b13be
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3d6936e9f7d4f9da
-#   text hash     2b5bcadce3d02d29
+#   content hash  5cdf1500a242b532
+#   text hash     764634dba528eca0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

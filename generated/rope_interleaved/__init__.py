@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a19baf23be9ae381
-#   text hash     14e29625a53979ef
+#   content hash  72ce4d953ef59893
+#   text hash     992098a9e2459517
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

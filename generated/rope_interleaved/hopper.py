@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f07c655fe37bf89b
-#   text hash     b0b640d0073a48c1
+#   content hash  a29ee9c6d4ae3a84
+#   text hash     67f3ddc964cc82ac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c9e04dd12657c8f
-#   text hash     282b82a6dd8183e0
+#   content hash  6659118775d23c0f
+#   text hash     67011fb10d5c8cb6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

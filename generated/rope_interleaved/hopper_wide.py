@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  55313fef9b4aec33
-#   text hash     6f035a9089ec03fe
+#   content hash  7d538a16a7a3a4cd
+#   text hash     49cb42854b12d27c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3461b3292f70bd0f
-#   text hash     5e96f17165fe8aac
+#   content hash  b11969b9c15391b5
+#   text hash     cc95105414ce638f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

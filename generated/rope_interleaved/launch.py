@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e072718085caf38d
-#   text hash     068f45bc524fa340
+#   content hash  8a93bd87e44901e3
+#   text hash     f03de47d799185c8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

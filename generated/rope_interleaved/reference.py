@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93770debc051bec9
-#   text hash     6bf930ff98402005
+#   content hash  ca2253a66ca5cb9c
+#   text hash     aef673b0e1d2d498
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  24ea6f526d6fcd52
-#   text hash     eae7eb0f147939f0
+#   content hash  18c2909fe2f35f5f
+#   text hash     5af3226ed76647fd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  10d2055faf4bfaf1
-#   text hash     1de3ae1d2d56293e
+#   content hash  0ffb75e697d8c05a
+#   text hash     eb43ef7ea38d872e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2779014d9647ea05
-#   text hash     cb2811c6a812fdba
+#   content hash  17b9a9ac777b2530
+#   text hash     5bedaf417ca8f12d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

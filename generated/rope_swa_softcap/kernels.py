@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c4059a29673bed5e
-#   text hash     bd5aa4573ffc6131
+#   content hash  37700b0e2f82170f
+#   text hash     d94821e50ca70add
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fff980b19ceffd16
-#   text hash     df07f4ee339dc708
+#   content hash  3c7e0c9aaf52e65a
+#   text hash     e3cdf16548871852
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

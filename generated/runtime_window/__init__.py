@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bb30c173c38c22d6
-#   text hash     fbd4bc6016ad8822
+#   content hash  1bd65956f576413e
+#   text hash     8578b318c3e2eced
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76c1cbc2eb3bbed2
-#   text hash     4feeddfd966923f9
+#   content hash  a8a995b242a2dd8d
+#   text hash     35b71d28107a4564
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

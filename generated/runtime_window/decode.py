@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6c1c76c246963fa
-#   text hash     f453e86abf1fde48
+#   content hash  92f500c366bbd8bc
+#   text hash     5fee5e55f2408091
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e2b44c2a7d1f70df
-#   text hash     9cbd8c724b7cc827
+#   content hash  f9ac87c72075c592
+#   text hash     7daf59778470b0f6
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5bea632b2b55ea9c
-#   text hash     51adb3cfc19a4751
+#   content hash  a830ca54e7e66b16
+#   text hash     d70ad0460dd34b0b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

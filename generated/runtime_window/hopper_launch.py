@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  df9526f60d8532b4
-#   text hash     f21a409655a900c4
+#   content hash  01746c8ae5430c7d
+#   text hash     5486aa97dee52ae1
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  286d3aa87395eec4
-#   text hash     34a984d316e11276
+#   content hash  c175691e6c0caabe
+#   text hash     66ec2d0fd9f57b09
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

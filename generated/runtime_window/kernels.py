@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c35e4a038ddeb36
-#   text hash     407d1b02b633e205
+#   content hash  02bedd1b9896c630
+#   text hash     2a702ca1db83757e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

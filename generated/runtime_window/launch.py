@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b5ad2fae10bc8a4f
-#   text hash     6f7dd57a64e9137a
+#   content hash  6ddeaf7929a91df0
+#   text hash     1bf5db0c0b846d0d
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c0229ad54acec9c0
-#   text hash     7a4e59e49e52de5e
+#   content hash  08643968541ee175
+#   text hash     51b095b643ac05d9
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

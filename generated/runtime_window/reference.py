@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7b8dc2bf7e20d348
-#   text hash     26a7d3d50bd6a611
+#   content hash  e38d9c9a03f33aaa
+#   text hash     115db7fc7bcf8301
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81af985d542b8b27
-#   text hash     7c89fcc6069394a0
+#   content hash  089479b0ee3613a0
+#   text hash     e8ba5fb6bdfa6535
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5f2efc63a86f0681
-#   text hash     d934f6cdb95ad4b6
+#   content hash  cd96a1539b492e60
+#   text hash     82911bb1c8a2f82d
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27d1fe8543926978
-#   text hash     9ecf1635d0b96d7d
+#   content hash  3f574559a33b30f5
+#   text hash     a80dfb84f0e405f0
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8837710257af65fb
-#   text hash     bdba9a9b346fab06
+#   content hash  a46d2c7a1dd9ac88
+#   text hash     e110eeec33c1599b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

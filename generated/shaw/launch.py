@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  caa98616556fa6fb
-#   text hash     36f3b610b5f18e4f
+#   content hash  3c4f8511f8143139
+#   text hash     5da7dc86699177e0
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

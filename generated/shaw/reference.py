@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6b0872dfe5521e4a
-#   text hash     1a6e68f164836f9f
+#   content hash  90c1187009e69cc9
+#   text hash     5535828fdab13f29
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0110c4a89c8dd94a
-#   text hash     7540353218170763
+#   content hash  4b567a028b9a6f30
+#   text hash     a501f711aada32a4
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  00173d73f60c477f
-#   text hash     4e52ac267080f84d
+#   content hash  fc91f406205330cf
+#   text hash     2795831a242d3ce9
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

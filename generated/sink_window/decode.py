@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e07aa4ad6dec51
-#   text hash     b59df307ec9977f9
+#   content hash  ec37ecffe89555a8
+#   text hash     72a24c6378eb9753
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

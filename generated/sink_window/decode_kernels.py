@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0b5f81aa73c16a2f
-#   text hash     d20ca4f21fccebee
+#   content hash  f0bbbad6d3be425b
+#   text hash     fe78a158a3f7f832
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

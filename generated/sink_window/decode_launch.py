@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c0f1aec7f9a440fe
-#   text hash     5b2844ceb7015424
+#   content hash  96af170c181d064b
+#   text hash     4f25d2f48d4f9604
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc2e236cac13c629
-#   text hash     17ae03a0cf64579f
+#   content hash  26d8d7467fd4709f
+#   text hash     df79c8fa11509804
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

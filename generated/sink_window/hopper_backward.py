@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b87e97783132b46d
-#   text hash     34ad186714dea255
+#   content hash  169bc46d717991e3
+#   text hash     38982e256cb0a9cb
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e3c5c1630954748a
-#   text hash     9151821054877016
+#   content hash  c9e271f526a6a2dc
+#   text hash     61574f42717da416
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

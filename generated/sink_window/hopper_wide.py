@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4a052e196203390d
-#   text hash     567cce22c2c871da
+#   content hash  b4700ff216bda1b4
+#   text hash     ca354f79fd02371c
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d19d97c931c9a27f
-#   text hash     9219b233943066b8
+#   content hash  dcd0467fb94dd914
+#   text hash     33848d034431d027
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

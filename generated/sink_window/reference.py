@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  78d63594cc4888e7
-#   text hash     f138c27dd2541401
+#   content hash  e79021608e939667
+#   text hash     ddf8655a57edc85a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

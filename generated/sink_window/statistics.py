@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6a51c37be13f7454
-#   text hash     3c2be8c331413f29
+#   content hash  0ea349f4964e60a8
+#   text hash     22f8c0f381ba1737
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

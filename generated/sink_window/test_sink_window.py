@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1cd5acb6a0795120
-#   text hash     ad8da6d69543f865
+#   content hash  8900827619f3f2e2
+#   text hash     945635f17fc1c029
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

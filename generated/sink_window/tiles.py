@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69f22ebe93cde122
-#   text hash     70b78ed2d2d98228
+#   content hash  f1f193876f1e0933
+#   text hash     b14b1ca7f62752d7
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

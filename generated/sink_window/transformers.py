@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  82fa013c8e680b28
-#   text hash     d894679766fe6c92
+#   content hash  a437de1a356476df
+#   text hash     8ee13f25dd08470a
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

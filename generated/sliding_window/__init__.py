@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fc0d09cdeb88cdb9
-#   text hash     6633c15b565cebe0
+#   content hash  32563e426bc249fb
+#   text hash     19736c47cd8cdf1f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4da8b859f898f3ac
-#   text hash     b318f0708da1d8fc
+#   content hash  9bee4fcd41cf3257
+#   text hash     549db5f868cfc9c1
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

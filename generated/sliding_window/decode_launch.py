@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb501bd62f846288
-#   text hash     c0468c6bd789a281
+#   content hash  cdf94173efcd8eca
+#   text hash     9a627c4f43cbdf77
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

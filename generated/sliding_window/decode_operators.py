@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  56ba8d6dce1de795
-#   text hash     8977c986950a9745
+#   content hash  f3aa96818cf15982
+#   text hash     5d895254ad9bf4a1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

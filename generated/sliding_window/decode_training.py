@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9c6e6d894a7d2490
-#   text hash     5427461bac9439ed
+#   content hash  8e5431e53c57f15f
+#   text hash     f9bfdac8c143b8dd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

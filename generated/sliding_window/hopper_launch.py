@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7b177f3b799cec48
-#   text hash     e8a57c1fd666c18a
+#   content hash  9db4b2f9f864b449
+#   text hash     3d633437f043d34c
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  69bcb0621eb2a470
-#   text hash     47d9091f0430d8dd
+#   content hash  405863cbbb72abfa
+#   text hash     e0d6c9a798eeaafd
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  199da2181b2a6c57
-#   text hash     6f9f5379ee13ef35
+#   content hash  b04cdafebe5b0560
+#   text hash     d99ccd1b62329f1b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6e89c152e2678dfc
-#   text hash     16712428aa8d3c30
+#   content hash  5a09c6b6bda21209
+#   text hash     a0827d8b5666ba2b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afdfc4fecd90de34
-#   text hash     925b98b9baac1496
+#   content hash  07395a52c6306ab1
+#   text hash     c4a01108978e2d9c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e46f0f9e5eec907a
-#   text hash     80e455b79ec7ede7
+#   content hash  8c8ffa00e3eb1db1
+#   text hash     57102c19c7422640
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

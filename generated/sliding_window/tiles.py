@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  57c27de052953f74
-#   text hash     a55c24006bc430b1
+#   content hash  91e17478b0a8b11b
+#   text hash     318b04bb4e7adff4
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

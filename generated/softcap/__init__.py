@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a9b859f2835119de
-#   text hash     b877ab1065438961
+#   content hash  ba4b7291aae42ec4
+#   text hash     94de73ea4ed733c3
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

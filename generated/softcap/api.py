@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  49e5eeee7957aa89
-#   text hash     d38ed184bc65f2e3
+#   content hash  a9fc1d4a2f6d0ebf
+#   text hash     db4f2dc4554e9b01
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b137dae6a6e209d7
-#   text hash     512726de2b74594f
+#   content hash  296c5960f505283c
+#   text hash     eb292ead7dcfabe9
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2005deb882bfb629
-#   text hash     2d6de991ca87e7c8
+#   content hash  2c381b0dd6abce0c
+#   text hash     017c7fc791064931
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e8cafa8e94c6114
-#   text hash     51529c3d3239e406
+#   content hash  e734d71f9ae71b2b
+#   text hash     3152baf30e09847b
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  20320e7afe4dd573
-#   text hash     9f0a99b076e2da47
+#   content hash  745792705d23e569
+#   text hash     0b976ea1088d3929
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

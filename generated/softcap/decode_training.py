@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02fb3042906ae1d6
-#   text hash     57094d6ef425b0e4
+#   content hash  1b0c6a5cf4126928
+#   text hash     876fbec8fdb8a203
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0521726341d6e68
-#   text hash     0c135e2ef7fd2681
+#   content hash  4640ec97337e7a0c
+#   text hash     431d10b44a6b92c3
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cff541a384c353d2
-#   text hash     70c6cf02ffa54b96
+#   content hash  7870279a9979029a
+#   text hash     80d71e6040180ac3
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

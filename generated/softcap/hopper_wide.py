@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6fa395444a60d847
-#   text hash     eb16dd07429d7d1e
+#   content hash  b35bf374c0b3e144
+#   text hash     b5bc5a885e32812a
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

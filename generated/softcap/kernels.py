@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4607f3748d4fd99
-#   text hash     52dc0d4736c58470
+#   content hash  9ef22496d75d30ef
+#   text hash     d3b60971f657a60f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

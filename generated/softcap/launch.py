@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3ceb7f17dc8ae37b
-#   text hash     c8716cff15c20756
+#   content hash  8f670cd5669343bc
+#   text hash     ccf024281c3e706f
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

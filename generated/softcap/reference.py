@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bda5957683388cb
-#   text hash     44a1492f69779179
+#   content hash  b40f5147bc6f3be5
+#   text hash     a8270a2c0eb12e3d
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

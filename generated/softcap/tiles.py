@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  be20b91b43d299e0
-#   text hash     dda3f2438efc210c
+#   content hash  a0c4d5f384f31eaa
+#   text hash     41f868254d672af0
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d9ee22ad083b3d5
-#   text hash     967770f27de5038c
+#   content hash  4e2ecac1393248b6
+#   text hash     a82335da24d224e1
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9948153e7ce36f62
-#   text hash     8853a311a4c646c8
+#   content hash  fd83fc2bededab3d
+#   text hash     f5819879e29be481
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  310d0be097fff986
-#   text hash     8deb76a2a68338c3
+#   content hash  53ef0510ca43dd69
+#   text hash     a60af33c3ce08513
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

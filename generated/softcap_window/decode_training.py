@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d303996b3a331418
-#   text hash     fb1dc0a4496acc15
+#   content hash  e2f54dfc2ec9ab3e
+#   text hash     cde5cdb1252fcfa9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e2ea86481a24f3db
-#   text hash     cc8cbc3bccfb4393
+#   content hash  59933516975154f9
+#   text hash     4959cde6b09b8932
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  acd37bd4862b6c57
-#   text hash     15ca24af467d81eb
+#   content hash  d5a7a5285620ba01
+#   text hash     5f057626dd803eb4
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

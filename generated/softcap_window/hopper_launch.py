@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  40003e1372f40bb6
-#   text hash     81b025e4aa19b5a3
+#   content hash  cfec25df51ae2460
+#   text hash     258323836f275de2
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  633bc8f9472e2d84
-#   text hash     fd3623de30e62eae
+#   content hash  5534d60b1d31011b
+#   text hash     e6eb4e773c33f28a
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

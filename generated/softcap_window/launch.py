@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6326972c6fb2745f
-#   text hash     b5cdf8a4f6578bdf
+#   content hash  af2b6a766d0a5da8
+#   text hash     713ab6b821ac2bcc
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

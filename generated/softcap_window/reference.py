@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e9afdbdcdce51e4d
-#   text hash     9368a7429ddc3c97
+#   content hash  16de3073eb89a975
+#   text hash     7b580f27cf7307f4
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03253669630da6d1
-#   text hash     bf63e040122bc0f3
+#   content hash  ae13aa518f3a8a60
+#   text hash     c3016b2603436b04
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0dc24a3a331f5972
-#   text hash     1210058a1f996e47
+#   content hash  5294722b6cd3097b
+#   text hash     e48266f2b8d28da0
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

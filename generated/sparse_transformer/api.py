@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  aa2ad32c189c3cad
-#   text hash     7fa4f2e5ab15dc5d
+#   content hash  72a7611fb10d0ade
+#   text hash     7559774f0d878ac1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

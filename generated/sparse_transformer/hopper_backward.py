@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b5b034bca8c2409e
-#   text hash     88accc3ce24a58b7
+#   content hash  5cb59d7034100fcc
+#   text hash     ab14e2c1fb86fb39
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

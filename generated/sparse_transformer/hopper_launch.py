@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8d0d386306cf3d05
-#   text hash     429e53a062ed80ba
+#   content hash  03c478958f4026a8
+#   text hash     c280b81553d60933
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c7ae4c06d295fde1
-#   text hash     a4aff1ab1e03d120
+#   content hash  41e62322b3c91df7
+#   text hash     1e0321fbe5553f58
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

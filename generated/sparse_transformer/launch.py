@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0e7b3a348f09fffd
-#   text hash     fa2e5099567c4f82
+#   content hash  dece761eea4beddb
+#   text hash     7e3e2eccae80bf34
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

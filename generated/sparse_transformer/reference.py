@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  458323d8f9ffd140
-#   text hash     eb8a72e1fedcfd84
+#   content hash  5e2a17d7b78ceea4
+#   text hash     9102a9de5099c2de
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

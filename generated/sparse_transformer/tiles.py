@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0892dcc46180e4d6
-#   text hash     bbcb30e30e3c9977
+#   content hash  40b4b1fd84b8279f
+#   text hash     d14cd94ec115427a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

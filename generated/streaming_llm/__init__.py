@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e744efb025285a4c
-#   text hash     cf898265fb42ef3a
+#   content hash  91b2085f83ddc0f7
+#   text hash     a91528be904acd22
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2c7c8a1ff8859b0a
-#   text hash     b771950903497715
+#   content hash  64989d6373134f2a
+#   text hash     67fd474f4e3c85c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b8ba93bc32569fa4
-#   text hash     17aba3c9ba6fb9c7
+#   content hash  d02873acd31eec91
+#   text hash     faa341a94e2e7b5c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

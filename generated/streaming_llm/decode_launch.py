@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  705d093e06ee7da1
-#   text hash     e804cc8be3f50077
+#   content hash  986dd40a79bde436
+#   text hash     85fa9ce71992d03e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

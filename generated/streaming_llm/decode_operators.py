@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cdc84d0140b136ac
-#   text hash     d4b1818d6a1a8f82
+#   content hash  64e66999175e3931
+#   text hash     f0d5dc98d37ecfa1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  47c2eded7a1721b3
-#   text hash     2d923a4277395a06
+#   content hash  a476da56ac691c66
+#   text hash     6a8c41a96c3ff0aa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d74558706f9806c
-#   text hash     0a4247eb9354db4c
+#   content hash  a845c8f60bba247a
+#   text hash     42106fd219b2a4bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

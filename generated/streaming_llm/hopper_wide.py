@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  850fedccbcbf54f9
-#   text hash     a3522bee80122e85
+#   content hash  eb9c9aa1858d7588
+#   text hash     cb31bf104d8d595e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7054a1a5c6161eb7
-#   text hash     1687ab2e8b51e4a4
+#   content hash  d7f83cd6ec9298ec
+#   text hash     30d7d16fc486fb7b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  04ef93e01a4c7740
-#   text hash     5aacf309d37688ca
+#   content hash  5fe4310148f0ad9b
+#   text hash     f35f2c7e03a23327
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f45000cc2b3743a
-#   text hash     f7023d7eff4fb159
+#   content hash  1eeedcd2b4b6bf2e
+#   text hash     552006c943469c03
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7b21446d7246b8cd
-#   text hash     4d73822a08456870
+#   content hash  e4d2ddbab6fd1988
+#   text hash     1b5f9800614f3d69
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8cc97a893e3e78e3
-#   text hash     cb284f113e516d52
+#   content hash  8f08512c8a767f09
+#   text hash     0962fd1d2ed00b38
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

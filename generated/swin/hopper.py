@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4a55004937221f2d
-#   text hash     c4d4c17613733966
+#   content hash  e6aaa51bcd2d7e27
+#   text hash     e57bdac4a9efe91b
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

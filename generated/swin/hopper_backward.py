@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e2f645d11af1b92
-#   text hash     52a644ec580e460b
+#   content hash  ff79eb57e5e1b34c
+#   text hash     43c69c9b01e0eaf5
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2b12922bee1cbf12
-#   text hash     32a10e486ba69949
+#   content hash  b84db292cd8efa8c
+#   text hash     585eadd3582196f8
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ba14e039028442b
-#   text hash     8fc716d4e7109f1f
+#   content hash  a835ebf7fd0182dd
+#   text hash     8c28096ce3f1db2d
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

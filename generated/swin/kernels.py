@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e68737ae0a3ed330
-#   text hash     3183fc0dc1a4d6db
+#   content hash  2666fe52e47cebde
+#   text hash     2f6aa798a9577a9e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8a379e3f15e9ecf7
-#   text hash     7dff97a97a26592b
+#   content hash  ee228ae1aae72526
+#   text hash     9320b8fdf5be11e3
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

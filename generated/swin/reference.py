@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  717c013a7c5ce490
-#   text hash     bdb86fecca372147
+#   content hash  b051a3e434babace
+#   text hash     a567494fa20e1ed9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  816279d4d6e5f8af
-#   text hash     07f942456f9365fc
+#   content hash  45f3fe0db332a946
+#   text hash     96f6106d3e32023f
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5e4b0204038f651e
-#   text hash     b54f43b09ea422d9
+#   content hash  d335cbafb172aacb
+#   text hash     02e3c182959bac6e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fbe9dc3a5412e091
-#   text hash     8a1c0b404dea3639
+#   content hash  26ec4456585da260
+#   text hash     de3df660d4ee7ae2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

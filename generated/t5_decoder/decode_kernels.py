@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27c1019db8754a8f
-#   text hash     5672ca6cd9cb50be
+#   content hash  c05bfdc7698ee7e7
+#   text hash     2f54f1fdaa330418
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

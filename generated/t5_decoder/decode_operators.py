@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  49e17847c184e3e7
-#   text hash     5e3d520552d709a2
+#   content hash  23fd9debe6b4cfa4
+#   text hash     857b97042fb63c51
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9be4f4cd1e116e71
-#   text hash     95f32273f9b49d2e
+#   content hash  73f1aa808ce8478a
+#   text hash     b08255764a8d6037
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

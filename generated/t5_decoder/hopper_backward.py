@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  09ee8062c13a2bf7
-#   text hash     b29363b830b6e8e4
+#   content hash  dd4c320df530dfc0
+#   text hash     d0dca9bbf7feb104
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

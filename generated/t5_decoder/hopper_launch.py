@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8ca6bab13a59fb96
-#   text hash     77ed3ee0d1345f02
+#   content hash  4d409276a1d33372
+#   text hash     a886e599e0a6b3d3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1d2884346d9256c7
-#   text hash     19896e367d83b1e2
+#   content hash  050c390fa090a0a7
+#   text hash     58d831826cfd266e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  be82cf361a9c1640
-#   text hash     80a50f87f3b46399
+#   content hash  e8ba74b5da26a3d7
+#   text hash     9d7ff75a3e454f6b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e94839f84c46c53e
-#   text hash     2de68f8772fd682c
+#   content hash  7ab02c37e8b72102
+#   text hash     0f79f919e4126f59
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e75673eb5cbe1964
-#   text hash     0efb29166171f0de
+#   content hash  fc130a7c513d5384
+#   text hash     10bfa1ce8e87169b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

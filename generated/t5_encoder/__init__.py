@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fb9cb5166c1575db
-#   text hash     6fa9d996e7766505
+#   content hash  d4fb2c656f7ab505
+#   text hash     2f604189b30a0a8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

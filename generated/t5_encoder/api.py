@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d076f5c0ba869d28
-#   text hash     2989634952cc698c
+#   content hash  1073f8328629f3ef
+#   text hash     04a33a6440d805f8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

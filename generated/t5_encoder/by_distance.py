@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d16d1c35326d82f8
-#   text hash     ff9d8ca72482d559
+#   content hash  853e3e37f3f0a061
+#   text hash     475774d88ba3f33a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6215b5ec343dd377
-#   text hash     9e32a24d03480abb
+#   content hash  94f1b535d0434cb8
+#   text hash     4dfea4a1212ac5d2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

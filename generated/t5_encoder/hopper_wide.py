@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c56ffe20fb1e4556
-#   text hash     4d2e51ce471ef374
+#   content hash  34b3c29507787c30
+#   text hash     6d80770ce8ffb186
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

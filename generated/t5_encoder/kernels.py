@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6ac8a2de59e36fce
-#   text hash     8930c55864f35e74
+#   content hash  5cac3b09f4d6695b
+#   text hash     627df4bece321d9e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

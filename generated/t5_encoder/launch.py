@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d64766f9a58733a
-#   text hash     cac22b84e05f923d
+#   content hash  cb5a7fb4cf35758f
+#   text hash     de478161de154a62
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

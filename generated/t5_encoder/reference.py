@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4ec074d18e4d8521
-#   text hash     d940d320839778c4
+#   content hash  a0f66bbae7f4954e
+#   text hash     1dae9cf6ebea74b0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

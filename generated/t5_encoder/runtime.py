@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  bd4eb4f2ffcee108
-#   text hash     78806b220d286c46
+#   content hash  f87dbfa9135b2ca7
+#   text hash     ea2b2453225b102f
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -791,19 +791,16 @@ def in_turns(grid, told):
     if balance == "slots":
         return in_slots(told)
     tiles, group = grid[axis], grid[1 - axis]
-    heads, reach = group * grid[2], told.get("reach")
-    window = reach is not None and not wide
+    heads, reach, even = group * grid[2], told.get("reach"), not told.get("uneven")
+    window = even and reach is not None and not wide
     narrow = window and reach <= 2048 and 4 * reach <= tiles * told["BLOCK_M"]
     alike = balance == "tiles" or narrow
     programs = multiprocessors(told["q_desc"].base.device)
     if told.get("ranked"):
         told |= dict(items=tiles * heads, tiles=tiles, group=1, per_item=1)
         return (min(programs, tiles * heads),), told
-    if told.get("uneven"):
-        told |= dict(items=tiles * heads, tiles=tiles, group=group, per_item=1)
-        return (tiles * heads,), told
     pairs, most = cdiv(tiles, 2) * heads, 64 if balance == "pairs" and not wide else 31
-    paired = not alike and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
+    paired = even and not alike and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
     # if all tiles have equal work, those of a head are consecutive, as they read the same keys
     told |= dict(items=items, tiles=tiles, group=1 if alike else group, per_item=2 if paired else 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a2ba8c5a035957e
-#   text hash     67acbae0df68536d
+#   content hash  7b68c25ad7855ab5
+#   text hash     dbe265450e1f7f16
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

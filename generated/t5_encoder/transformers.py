@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  394ce489e03ea815
-#   text hash     404f3fbd8476edd9
+#   content hash  e5e64dc9ebb46a5f
+#   text hash     abb4c78781c21193
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

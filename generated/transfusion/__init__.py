@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d8e007644eeb807
-#   text hash     040638879ff6598e
+#   content hash  2cfb1ea10296f499
+#   text hash     8b135dee05ddf698
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

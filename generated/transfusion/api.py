@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  831c35b18fe7c40b
-#   text hash     4bd7c85215503b18
+#   content hash  f8333bc6f42266bc
+#   text hash     590d9023562e00b4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

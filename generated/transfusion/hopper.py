@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c355712fcac0fa7a
-#   text hash     2b4e0b8abb25c4f9
+#   content hash  6dbad2359ff3d60b
+#   text hash     1aec7b89fa123e2e
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f0512d3127b8b601
-#   text hash     871dd9a117918121
+#   content hash  00807760d1177dc8
+#   text hash     40a681a027f292ca
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  51455aa292f39a61
-#   text hash     78a078b102e0cd14
+#   content hash  e81f0fb1b7988a3c
+#   text hash     dca8f900b128fd2d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

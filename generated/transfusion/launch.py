@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  17f150fcaf892b69
-#   text hash     5773f21be7043945
+#   content hash  36b86a61f6e577f9
+#   text hash     1e1fcfe7170369c9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  84a74172faea818b
-#   text hash     d793e0a8689d55b1
+#   content hash  d34cbcbf878a684e
+#   text hash     ddd6b337f9f5876d
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cc55e6066ba2d602
-#   text hash     4e281680d74a3118
+#   content hash  0daee841fdac0bcf
+#   text hash     b4ca91ab4d818ca0
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  343bae155591c500
-#   text hash     2383cadf36f2c907
+#   content hash  d07aa3160c7ff1dd
+#   text hash     6c5c01ef7a6a3edb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

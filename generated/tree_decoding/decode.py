@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  efa6422e6ae2b2ef
-#   text hash     28294398cf592488
+#   content hash  9c0949a6680870ca
+#   text hash     74a1bf028a524af5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

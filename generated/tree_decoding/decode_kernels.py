@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0fc378a867c32e6e
-#   text hash     095fe1aa8606aa0c
+#   content hash  d88dd2b06cd3fee9
+#   text hash     9ba58368aad0250e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c4ea22cedfd5d55
-#   text hash     c8fb4c38b83f6135
+#   content hash  4b64f7f6483c5793
+#   text hash     a10e81a8839ae6dc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

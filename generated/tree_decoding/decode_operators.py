@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c9331821ec386b6
-#   text hash     e228102818a200d8
+#   content hash  e96df774ec11fc5b
+#   text hash     ca733c61e2883aa6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

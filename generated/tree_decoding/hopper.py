@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  28f009e65b75a700
-#   text hash     617455fca6ae65e4
+#   content hash  e260f6da6622290c
+#   text hash     15f2663e0dc4f455
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

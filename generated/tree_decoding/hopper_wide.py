@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c63aeb22996874de
-#   text hash     75317b9c72d7d5b9
+#   content hash  887bbc7468448609
+#   text hash     7a297abba05c08e2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8b33eaab824d7534
-#   text hash     631659a5c7a3ea1d
+#   content hash  04e29fc9081d67d5
+#   text hash     91756d0925437d31
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b7528032df33b42e
-#   text hash     58c2bd3bf8f0eb35
+#   content hash  42996b807156b16d
+#   text hash     49e04b2a5c3c9f16
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

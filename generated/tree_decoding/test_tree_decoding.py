@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b36ab438820ea3fe
-#   text hash     6201ef3b46864e96
+#   content hash  deca5564f39dd1ab
+#   text hash     1d9f6236dd2775a8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

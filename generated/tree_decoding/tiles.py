@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  94e4c9b5b268361a
-#   text hash     dae81cbaa7cb20b6
+#   content hash  0ab30b967e69eada
+#   text hash     e591dc69cfaa7abd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

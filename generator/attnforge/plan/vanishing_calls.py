@@ -49,9 +49,9 @@ class VanishingCalls:
 
     @property
     def normed(self) -> tuple[str, ...]:
-        """The arguments that tell whose norms are needed, besides q and k."""
+        """The arguments of the function that finds norms."""
         read = names(*(p.value for kernel in self.kernels.vanishing[:1] for p in kernel.parts))
-        return tuple(name for name in ("sums", *self.tensors, *self.numbers) if name in read)
+        return ("q", "k", *(name for name in ("sums", *self.tensors, *self.numbers) if name in read))
 
     @property
     def fading(self) -> str:

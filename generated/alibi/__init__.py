@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c897cf79feac46f1
-#   text hash     a461143eda31be1e
+#   content hash  815347de42905a26
+#   text hash     f418a625d8b7cb21
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea360068c26b6aac
-#   text hash     56f1149ff3872d2a
+#   content hash  34e16d00b5980e86
+#   text hash     ba0fa6ea802a567c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

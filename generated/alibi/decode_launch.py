@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70c78bd103427109
-#   text hash     1a45c15e57d64e6e
+#   content hash  6a01398947637ac2
+#   text hash     456b24966594d06d
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9cbaa041e835de0
-#   text hash     ad3566b9c1782d8f
+#   content hash  801bce36ff6d05b4
+#   text hash     f164b66b2523fc09
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a379c15d1e9c4bfe
-#   text hash     ba61eacc0df87aed
+#   content hash  ebc01eefb005ff77
+#   text hash     1ef0bf80f271b922
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

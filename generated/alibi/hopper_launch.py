@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fe6688fa7c6814eb
-#   text hash     1632430ca31f17c3
+#   content hash  229394a62a7fa59e
+#   text hash     408f794d773ad192
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

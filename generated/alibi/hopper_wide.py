@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab5aae6f41e644f6
-#   text hash     fffa9c90b4a286ac
+#   content hash  9340798937915324
+#   text hash     a96743131d0b24ba
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e568c4eccce09e96
-#   text hash     1993f0fa4f55ac6c
+#   content hash  f0629b39e9965901
+#   text hash     0110f101b56c5ac7
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  82dce05f7409fc51
-#   text hash     d4c3b4000e0e9ae8
+#   content hash  98657afeb1b23553
+#   text hash     9ef8eb458090c409
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -91,7 +91,7 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     padding.clear(cache, entries, [dq], [dk, dv])
-    horizons = find_horizons(cache, q, k, entries, in_slopes, scale)
+    horizons = find_horizons(cache, q, k, entries, in_slopes, scale, back=True)
     delta = torch.empty_like(lse)
     if not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_slopes, horizons, scale, out, lse, dout, dlse,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aa2845b192ee6aa4
-#   text hash     cbbcee8151933bce
+#   content hash  76a6204540356af5
+#   text hash     a0fbee5280481fc6
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

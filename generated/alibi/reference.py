@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7cf56adea7f15728
-#   text hash     0a6cf6721278e933
+#   content hash  8f2b41cc852bc7c9
+#   text hash     4da3901b41603fc7
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

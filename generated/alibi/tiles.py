@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8eec06d47bc9cc64
-#   text hash     4de6ddf21a2fe2cd
+#   content hash  b4ea0645e8c75787
+#   text hash     9f285d813ceb7ec9
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c536c2c4bd4ca6f8
-#   text hash     8f51b70e8ec85524
+#   content hash  0429802fd566de9f
+#   text hash     83e57fdfebe67b2c
 #   render with   attnforge render specs/alibi.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 
@@ -32,9 +32,12 @@ def _norms(cache, q, k, in_slopes):
     return norms
 
 
-def find_horizons(cache, q, k, entries, in_slopes, scale):
-    """For each head, beyond which distance keys have no weight; None for sequences that are not worth it."""
-    if q.shape[1] < LONG:
+def find_horizons(cache, q, k, entries, in_slopes, scale, back=False):
+    """For each head, beyond which distance keys have no weight; None for sequences that are not worth it.
+
+    A backward pass gains twice as much as a forward pass, so it is worth it for sequences half as long.
+    """
+    if q.shape[1] < (LONG // 2 if back else LONG):
         return None
     norms = _norms(cache, q, k, in_slopes)
     horizons = q.new_empty(q.shape[0], q.shape[-2], dtype=torch.int32)

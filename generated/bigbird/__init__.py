@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  14daa55b95e65f12
-#   text hash     fd62e5d330f8089e
+#   content hash  c19d005ac0dc400e
+#   text hash     3dca2cde00ff2759
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a8910a48eddf938a
-#   text hash     42b357639983d7c1
+#   content hash  725d523c4f92ca89
+#   text hash     e741ae842d3b00b8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

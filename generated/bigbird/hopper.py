@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5549145bdc2942d4
-#   text hash     f28f7d0a03538f4b
+#   content hash  b0615a8f1b2a4425
+#   text hash     dd490077ff35dd0c
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

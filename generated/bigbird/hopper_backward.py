@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a251fff7858c00e7
-#   text hash     987ec71469aa3423
+#   content hash  520ab732f89b261d
+#   text hash     ba88c1fe849bafec
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

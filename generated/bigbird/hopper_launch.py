@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f80873197951ec08
-#   text hash     1bd5fb789e49ec7a
+#   content hash  8efe9574430c344c
+#   text hash     c385813864b83c3f
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a328972d47eac53
-#   text hash     bab40b1b00bb66b9
+#   content hash  219e3f4e65aa5b77
+#   text hash     c8ca92e2bb527c58
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77f0d4c87f2b1652
-#   text hash     11ff61492d5fd1eb
+#   content hash  62c0e29865606aee
+#   text hash     beaf75cc53a58705
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

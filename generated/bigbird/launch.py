@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3f011458e325848a
-#   text hash     f48c36872e33cd7b
+#   content hash  939ff9b13481953b
+#   text hash     41eb1a3b7ed7946f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  86b29577d3929c7d
-#   text hash     525e8aa4337743c7
+#   content hash  bad220cb37c8c16d
+#   text hash     4445416412ebe95d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6599eb3c27cc1a2f
-#   text hash     f39de69c63a84b78
+#   content hash  261ac41ee7547355
+#   text hash     db31e453486d4548
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  35bc34689c422751
-#   text hash     bf1d67e0a947f36e
+#   content hash  7a2b42f45c783ad7
+#   text hash     dfe9ace021100eaf
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

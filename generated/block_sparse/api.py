@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae9946fea5fad7e1
-#   text hash     5fb410472349d51a
+#   content hash  72004b01a5aa2a52
+#   text hash     7c2894f35aad2cff
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

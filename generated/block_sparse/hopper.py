@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d070194832edf17e
-#   text hash     9dd92eef2b9d6c2b
+#   content hash  d79b43903b3d32f6
+#   text hash     12e7221a93b43fab
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

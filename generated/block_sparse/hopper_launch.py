@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7b3a6230139f9deb
-#   text hash     1ca463648aa01cad
+#   content hash  298b5a4df2e06530
+#   text hash     8c79b28c2fa7dcfd
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

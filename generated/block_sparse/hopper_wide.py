@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0d96abdc21c88342
-#   text hash     5b30e7c4b1a9af3e
+#   content hash  7b07f6b1c03b16ce
+#   text hash     868b161dd5b3abbf
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  98f76962e4b996c2
-#   text hash     843e376a8fb546c4
+#   content hash  24ad9ac65e3ae052
+#   text hash     240ac359cd472bdd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  812b06eafc86d8c2
-#   text hash     19bff8792a1f0e0b
+#   content hash  f491d0cacaa79581
+#   text hash     0ec6d4224deccd45
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

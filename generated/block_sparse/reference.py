@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8d0ea902b083bd7d
-#   text hash     77f90efd65d1659d
+#   content hash  fb02624bcd726bb5
+#   text hash     742f9969a589eac5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

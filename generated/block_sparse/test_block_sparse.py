@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  836ae4f0107f638b
-#   text hash     217b94952860bf4f
+#   content hash  9668de1e1fdf6a43
+#   text hash     8ef2a4f0ffab012f
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e23235614c1f0495
-#   text hash     c24abdac17976769
+#   content hash  9afc36147e968e22
+#   text hash     6a2d4e528df96a62
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6297e8bb6c026465
-#   text hash     aee9fde16a509dba
+#   content hash  5d1d956fdec700f3
+#   text hash     3d19c0a26b791277
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

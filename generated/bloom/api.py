@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  192b0921c02048ca
-#   text hash     ac62b6554800f1b5
+#   content hash  c64a5eab9eae1e08
+#   text hash     2edbb3b2e652073a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81607d1c02990295
-#   text hash     c6c3b09fe172f6ff
+#   content hash  759c12237b44e31e
+#   text hash     2184374e6a139224
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  474362db37220303
-#   text hash     887ddb4cd43be899
+#   content hash  c0527453b04b313d
+#   text hash     efdfddde3b9b7fbe
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

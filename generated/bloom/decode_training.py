@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edb3c56cb7ae3d35
-#   text hash     b2c9b31c6fc85398
+#   content hash  6c179470861f4db4
+#   text hash     f4c6c70e10ccdb86
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

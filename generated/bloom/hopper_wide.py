@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3484a4d0db3068be
-#   text hash     db7f7a0c83de3c39
+#   content hash  8d8e3c43326cd86f
+#   text hash     6ad6bbd55389f6c1
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ac56d7ea192001f9
-#   text hash     fc7d8cb4911e6550
+#   content hash  fcf1da53ced83a9f
+#   text hash     6443fb4c93bdc50f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae89d68a8fb4968e
-#   text hash     addaebcc53fa7519
+#   content hash  c552e9c7dffae743
+#   text hash     aa14a8b198ee990a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d02c754c49c1d2b3
-#   text hash     3d33d0517aea7b21
+#   content hash  4c6dcbbe04890e9a
+#   text hash     71ec4638b30e2216
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  99a7a51d565b45f1
-#   text hash     3b6755fff0b65057
+#   content hash  a171b445ee9d5f24
+#   text hash     a4a12f68235abe28
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

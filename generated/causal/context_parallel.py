@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  27ebe1d3cd2d294c
-#   text hash     ee1871ad90fb79ef
+#   content hash  55ec11aff260c3cf
+#   text hash     87c2aeafb42cedc5
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  82c516b65a85c139
-#   text hash     c6246ea37e5ee201
+#   content hash  46ab9b0bc18eb38e
+#   text hash     227d91b2f79d07bf
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  04ae634483ca77e0
-#   text hash     5a9aa1c92de50d66
+#   content hash  d91d438e698c08da
+#   text hash     034c9a27fc9fa65c
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8bc244f6443bd414
-#   text hash     0f88fe4c8fde59d6
+#   content hash  1e93da3e25dbeb45
+#   text hash     ceccb92405b6193e
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  27a3989448f27d00
-#   text hash     4fea16db6a98b73f
+#   content hash  46e568c230b976dc
+#   text hash     3a8a2ed5e68e9adf
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  def49781305293c8
-#   text hash     cf2ee97e833af405
+#   content hash  a6c2683fe289c847
+#   text hash     12c7342ba7422006
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdb5a43e5e8b9295
-#   text hash     1be70fe394c89917
+#   content hash  3d62845fc6a0c2df
+#   text hash     2faafee54901b449
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

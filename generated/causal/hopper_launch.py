@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  58489ffe4cf6cba3
-#   text hash     7ea8442a1d32a76d
+#   content hash  9d4a0a33614bfac8
+#   text hash     a5c6458642c7423a
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

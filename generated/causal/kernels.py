@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a4071bc8ee78e514
-#   text hash     eb89918a54abea20
+#   content hash  8db834dbd56db1fb
+#   text hash     e5819ecfbe988340
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef08c5fbc4b8d9ab
-#   text hash     f02ce1e317bf4d55
+#   content hash  3a864179c8346e9d
+#   text hash     6e984c56fe3575ff
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4e2c540ae63b04d4
-#   text hash     2a452f4e691d44aa
+#   content hash  113b8ad59c475125
+#   text hash     3dfe59423b181ce3
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  300e792141105b1a
-#   text hash     52e5adeb2287403c
+#   content hash  ae9297018513bad9
+#   text hash     5fb3c86068d0e23d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3847fa3c251ec63d
-#   text hash     7a546d2af9677cac
+#   content hash  b835ddd3bd2aaa7d
+#   text hash     86a750297c19d77d
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0146bddd79b69c04
-#   text hash     dbb010dd22826010
+#   content hash  462ac66c13eb88e3
+#   text hash     c33e6138f661d147
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9aed4e5b13d6e440
-#   text hash     dbd3fc987750f31e
+#   content hash  490b939c768874b8
+#   text hash     0998d4f018ccc20e
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1816c069a7f14a4c
-#   text hash     d1a3037a71335ec0
+#   content hash  e9515b2f9ae0ffd7
+#   text hash     ad0060a30a9bbecf
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4a21086f4f82e717
-#   text hash     ce16d1e73fd47afc
+#   content hash  ec7cb09c4e8f71f1
+#   text hash     f772c53a79b421fc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

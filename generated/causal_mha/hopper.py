@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cd49a85d19ed0cc3
-#   text hash     942b72dafe7a7f82
+#   content hash  cc65e5a3295c82ce
+#   text hash     02f26e48a6d0039b
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

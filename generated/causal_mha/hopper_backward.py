@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  507afc2e29dc1b17
-#   text hash     1eb941484dc8afdc
+#   content hash  0dedf31fea962af2
+#   text hash     10626634c53b3bc8
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41058798ffe4f884
-#   text hash     1a967d4fe6e1c3f7
+#   content hash  cf44a0db2916b5f0
+#   text hash     ecee7f19216ac5eb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

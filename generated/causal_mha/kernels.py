@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4f7318010c910709
-#   text hash     240119f63e8d705d
+#   content hash  150bce2c29c97d84
+#   text hash     297e7575e8c7c011
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

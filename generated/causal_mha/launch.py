@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cb94b207ba682b37
-#   text hash     995890d37b97fc37
+#   content hash  7a372c5b355bebe6
+#   text hash     be85f2dc01a42177
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca46253e5891ebad
-#   text hash     5a001bb60fc26d64
+#   content hash  db50c0f2a3d5cbb7
+#   text hash     42f6f265d79b07e0
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c4baf6020bc11320
-#   text hash     a32c277dde519741
+#   content hash  f4762d2912ac1ec9
+#   text hash     a341b814885e2cdb
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f5277b2e5915ea78
-#   text hash     b175360561f19af3
+#   content hash  aecb76bb9e0e5650
+#   text hash     ade8f91aa5feb1da
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

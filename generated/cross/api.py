@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ff982b3913d6da4e
-#   text hash     69cf359c7e349545
+#   content hash  c2d5190ef30e14c6
+#   text hash     1711be4afba44834
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  445f5f7a69eade0a
-#   text hash     bd8c58d40e78ae91
+#   content hash  adaa4ac9ee5e5f57
+#   text hash     8f77bf129e7558a6
 #   render with   attnforge render SPEC
 """The checks of test suites and their acceptance rule; the test file next to it has what is specific to a variant.
 
@@ -735,7 +735,7 @@ def check_vanishing(variant, name, sign, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(runtime.LaunchCache, "known", {})
             if not leaves_out:
-                patch.setattr(vanishing, "LONG", 2 * length)
+                patch.setattr(vanishing, "LONG", 4 * length)
             found.append(run_on_nan(variant, inputs, upstream=upstream))
     for key, value in found[0].items():
         assert torch.equal(value, found[1][key]), key

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc39ed66821f4630
-#   text hash     4cc85910241505c3
+#   content hash  45cf9b9b82d572af
+#   text hash     8198a9701a8f1a3a
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

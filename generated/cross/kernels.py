@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1be8e6eede2f7689
-#   text hash     efc208fcc7dcc47e
+#   content hash  065685d31531030a
+#   text hash     702f353b005bb42b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0d18a0b7b4d3213
-#   text hash     4b814435b9c1a222
+#   content hash  0e8dd75cfc445eb9
+#   text hash     e94690d5540f2f36
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  62e4fd02510b296b
-#   text hash     a3266da9793f59d0
+#   content hash  e25eab4fbc76554f
+#   text hash     c2a75cb4e05329d6
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

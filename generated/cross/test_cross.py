@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b567a5c3e20deec
-#   text hash     79e78c18499f517e
+#   content hash  52c65c01bc885f79
+#   text hash     4df40d6e7d292ad8
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0adfb5661f95815d
-#   text hash     fe80bff83b79f984
+#   content hash  be773178855a2d3d
+#   text hash     acbbf25781b47423
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  38fa42096c11f5a4
-#   text hash     6748f5d513893722
+#   content hash  bcb1c4fcd3064e32
+#   text hash     1bf75d343e175808
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

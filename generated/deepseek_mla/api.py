@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee1bb80dd004855e
-#   text hash     ccbc435f1bd10689
+#   content hash  08d7e7b52ccbd82e
+#   text hash     b5150603f7772170
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  94505bd20e24ee91
-#   text hash     b9637925791c7091
+#   content hash  3f78cdc62020e457
+#   text hash     88f28cc3619ef8e1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  72f4b7f9b4b6c193
-#   text hash     752c454b61bd45a9
+#   content hash  1859d65da926a31b
+#   text hash     012d884e4723a1a3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8a1d162da718eefa
-#   text hash     1e6b355a3bfb0af1
+#   content hash  e8f070cc292f6440
+#   text hash     77fcb5482cc6e50e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  470726f898b98605
-#   text hash     0eabcb5f1e4f1dad
+#   content hash  1a39f2bf1985cdb3
+#   text hash     fb854441bea90801
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

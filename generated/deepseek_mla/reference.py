@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9bd75245ec661718
-#   text hash     dc7d7d5ea16b62a6
+#   content hash  5ffaf493ec042246
+#   text hash     11c1cf00ec95e497
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

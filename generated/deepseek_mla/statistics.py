@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  79972076e8fbfcf1
-#   text hash     fb28e1806ec79386
+#   content hash  92ec8423ac0bd852
+#   text hash     9f06b772ebfa393c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

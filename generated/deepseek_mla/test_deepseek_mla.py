@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  11ab8346f1303002
-#   text hash     04cc283dbe2233cd
+#   content hash  a85a56d705a9de7b
+#   text hash     b44b1e26232d3075
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

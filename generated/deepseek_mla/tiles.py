@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  676172cd0bd20e13
-#   text hash     db77282fcfa41f3b
+#   content hash  e00ecb8d3425a1aa
+#   text hash     25e7d3221d27803d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

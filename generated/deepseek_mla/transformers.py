@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73df1e1bb18b8bc0
-#   text hash     e50570c8fb38a5a5
+#   content hash  963c6b512e98b57f
+#   text hash     1d2dd265c2a3846d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

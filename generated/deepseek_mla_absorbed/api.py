@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c0787ce4f430e30b
-#   text hash     e98176e8a0be9cb7
+#   content hash  dc33951ea148f4f6
+#   text hash     ff3e7951859a5f22
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7fac99646b6a6a76
-#   text hash     67d3f8cc66aa7168
+#   content hash  f13d0775ed2d5a4d
+#   text hash     61d2e84ed5ea94f1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5b726b2b5876a31b
-#   text hash     a993d78bd9e06f35
+#   content hash  2933f391f5c93518
+#   text hash     c100a469c7b74b18
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

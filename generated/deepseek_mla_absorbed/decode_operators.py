@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  30a071f99112392c
-#   text hash     6f18b8dba4d607b2
+#   content hash  e5498ef66dd5c64c
+#   text hash     f8dc898052eb1683
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a053e9fd2b0c0ef4
-#   text hash     884f26cd7284ea70
+#   content hash  f0ab7b8320153fea
+#   text hash     ab2c8231d5a0f00a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

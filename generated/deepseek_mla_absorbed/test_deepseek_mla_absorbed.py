@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4b924d8dc62c26f2
-#   text hash     71b7d1f12b88399d
+#   content hash  1167365f7dc534e7
+#   text hash     df449654d98dad97
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5a19df5617dee9c6
-#   text hash     1f992c60f8d23be5
+#   content hash  03a266eccc9bfbed
+#   text hash     5452b1872347b3b1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

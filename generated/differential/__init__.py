@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8b36b2520e25487b
-#   text hash     88564c797b35ad52
+#   content hash  e41a049de06e8e9e
+#   text hash     2369de52bd31c53b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  10a6734752741088
-#   text hash     daeb9599aaab7037
+#   content hash  ec53bc7f712725de
+#   text hash     0206bc5abd62bf9d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

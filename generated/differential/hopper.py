@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  91285ba5d03e996c
-#   text hash     be7057128a32d1a7
+#   content hash  aadab1bd43e24c3b
+#   text hash     07f93e4623220199
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

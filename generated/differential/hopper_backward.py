@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4da5e730209e305a
-#   text hash     7fb7a422967ef82a
+#   content hash  07a6c0794b2ed9b4
+#   text hash     cfa9d2097894f6e5
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

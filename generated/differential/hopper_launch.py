@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b72bc9f15ee91eb8
-#   text hash     8369b33e53a24eb2
+#   content hash  7f32badcef292d00
+#   text hash     ad84438e99acb2b9
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  93a46e19faca65d7
-#   text hash     da925b51a044afef
+#   content hash  4e5da926705cb3e2
+#   text hash     4f8c3f6a0540b7bd
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

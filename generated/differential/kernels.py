@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  01a3f6de23856a9a
-#   text hash     c0061430c83a7de5
+#   content hash  5cd5c83430f70935
+#   text hash     d8eee606ac0a7308
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

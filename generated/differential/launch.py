@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0209c1f3e1a7f0cc
-#   text hash     7fe8d778c20f4d95
+#   content hash  9ef59033a55960f1
+#   text hash     e3466a34ef8ebc75
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  adb09232ad8e2635
-#   text hash     b236b8aee0b91e0b
+#   content hash  8414e896a2594869
+#   text hash     c35e3610a4146e89
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

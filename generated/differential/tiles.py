@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9f3ea8a9fbbc6b69
-#   text hash     9e8ac3c324c7189c
+#   content hash  46af4f0cb61c14d3
+#   text hash     41aa26016c01f124
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2baed97e5f632bc1
-#   text hash     3a8e4b26a27e07fc
+#   content hash  e02a9d8f8ef47b18
+#   text hash     33f49fd6f3314f76
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8dfeb4d969c0e8f5
-#   text hash     9ebe1de4483986c2
+#   content hash  db720046ba37ee27
+#   text hash     7123fd7b4991dfaf
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

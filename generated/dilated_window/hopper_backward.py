@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff77fb4646368c71
-#   text hash     a70f399bf8bb0806
+#   content hash  836a50d5d4f76ee0
+#   text hash     d4603d2c44d4cc1c
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6b8a676fe8c6bba6
-#   text hash     e1761ee1d099e2a2
+#   content hash  7db302d2be961606
+#   text hash     d81cab59dc2adb8a
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

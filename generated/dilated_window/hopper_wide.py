@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7300dc701fd61c27
-#   text hash     1006c7d0642ad2df
+#   content hash  f28d00f89608e31b
+#   text hash     5fd1f5606ffddc2a
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f80d8cfae8f66bc
-#   text hash     2b00451f72e50660
+#   content hash  c28ae30dab53ab19
+#   text hash     e4e85c6ee2d6a06f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

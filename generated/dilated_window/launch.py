@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bec56e1c5060fe1c
-#   text hash     60092f097b0a2e83
+#   content hash  9f0cf29155f1f55a
+#   text hash     ba3b11e8fe1b5bb6
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  eca35246a22c02d1
-#   text hash     0037a4b909f7014b
+#   content hash  9d15439857d12291
+#   text hash     3d7afdd320c4747d
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c46c7a907cc0a60f
-#   text hash     fbdc100e4e79e1ff
+#   content hash  b4d9b2478cb43fab
+#   text hash     d836dc04be7d416d
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

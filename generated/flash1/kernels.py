@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bed4f0fa2fba3037
-#   text hash     d43bd7276cb0e88d
+#   content hash  3cd9e4dc78dca602
+#   text hash     1433041b961b66e8
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  49601899e1aecb13
-#   text hash     d9d00f629c243d26
+#   content hash  e56363f1c6a74de9
+#   text hash     bbf6c7bf011a1891
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6e5b70db99fd35bf
-#   text hash     6b2721a9be031fe8
+#   content hash  1e8e5c351e2983e1
+#   text hash     2bb6bc5ad9aafed6
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  48ed31fd556b5b52
-#   text hash     7a4225eb7a1a45e3
+#   content hash  9d5a182dac961ea8
+#   text hash     c3556b7a3ce54986
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c406414aa1a2eb74
-#   text hash     f078cb3f5ac9004b
+#   content hash  67ac8659131db516
+#   text hash     4b8b87ecc67124f8
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

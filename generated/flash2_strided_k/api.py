@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c3c6a11f4ce90586
-#   text hash     f6bd2ad51f2cadab
+#   content hash  c1600f792144bf87
+#   text hash     c854e9367e374b1c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

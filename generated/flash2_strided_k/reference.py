@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  16d28de8d33fa1b2
-#   text hash     9f596c2cd496dccc
+#   content hash  4e1698d09404d751
+#   text hash     9d5905f0438c0d08
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

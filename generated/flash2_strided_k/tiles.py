@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b7ef2a9b86f9394b
-#   text hash     ead1df128d240717
+#   content hash  04c89bfe3d73da80
+#   text hash     1ede049eaefa3359
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

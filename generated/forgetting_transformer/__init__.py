@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b73f3d1110fe768b
-#   text hash     0734dbccb0e60ec7
+#   content hash  18bded74edc27f70
+#   text hash     3c68d6407296eed1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b2ecf264ac9797cd
-#   text hash     127b4f4cb0e80e44
+#   content hash  1026cba65874c219
+#   text hash     be225eecbbb20a6e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f890bab846e04c9
-#   text hash     406bfe5f481acdcd
+#   content hash  1c14a7c9d87a1d26
+#   text hash     b358b2d10d75b4ce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2df6932b2d36bb86
-#   text hash     299a6dd46b165e1d
+#   content hash  739ad13311fcf86d
+#   text hash     f48a0fe5ba29c583
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

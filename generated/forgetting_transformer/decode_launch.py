@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c593944c47aa4ad
-#   text hash     19b5992601bfab4e
+#   content hash  0a75044596c34b32
+#   text hash     ef14c5beddc57443
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8641cccee220c341
-#   text hash     1feb8fe4114f3e15
+#   content hash  d4bb4f8c7a999ddc
+#   text hash     6b9e1a5565e98a33
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

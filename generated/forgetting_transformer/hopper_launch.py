@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b76a4616dbd79a28
-#   text hash     75a50959e6e76695
+#   content hash  b044db02f98ffb78
+#   text hash     6804fa8101e82b3d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f3e26307a962e937
-#   text hash     3ce2ab40e8e63ce1
+#   content hash  985ec02d98bc38b5
+#   text hash     646372e596984a5a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8854a2e3e10e85eb
-#   text hash     e054f836d65615b8
+#   content hash  896e6c939c7de5d9
+#   text hash     591e85db9a7bf51a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

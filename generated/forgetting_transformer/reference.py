@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4de817ebc8692ca
-#   text hash     f1b3c757d7901e5d
+#   content hash  deac82839f277d8d
+#   text hash     cd595ece65fbe360
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  15179c98091e1332
-#   text hash     e1a88888b9ee0004
+#   content hash  e7800557fadfc85c
+#   text hash     acaf3ecb7024fc6f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

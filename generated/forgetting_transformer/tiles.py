@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6218494daae408ba
-#   text hash     69839fc09a9eb20e
+#   content hash  a803624ee69ea45d
+#   text hash     7b8800be33164877
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b90ea70745155735
-#   text hash     6f3d74e83d739122
+#   content hash  fbf5618cd11cd861
+#   text hash     56707f6ec0823342
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  19dae7136a505cb8
-#   text hash     d6b86d5221937195
+#   content hash  5d750580ed9a1c12
+#   text hash     fd52fa13eae3efe2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

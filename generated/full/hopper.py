@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  61f35b033eae5b3a
-#   text hash     f0489c739a18e76b
+#   content hash  c6a46b5aae0a7261
+#   text hash     3e151b681a1c8fca
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  db74c870a816d886
-#   text hash     33986c257eb3d2fd
+#   content hash  61758262f5bea7e9
+#   text hash     8c5220460f0d24ab
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97f2ac41d030e758
-#   text hash     2c2046b20dcc6703
+#   content hash  18279bec0a72ff3d
+#   text hash     24aff9d963970229
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  60edd867c3c6ecf8
-#   text hash     1a02e5721d1479e3
+#   content hash  697919180d2ee7ca
+#   text hash     51ff2964296fd2e4
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c652729c84cb2863
-#   text hash     2de28a889c350c45
+#   content hash  e33676a454f2880a
+#   text hash     28196514b87f9aba
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e079c22416134d56
-#   text hash     ee3f663affc4791d
+#   content hash  ba0a3cf4855ecd32
+#   text hash     64b06f8adc6597ab
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ece8083f1dd3f48d
-#   text hash     0f970d14c5ceb4c5
+#   content hash  68c186b2900d4f98
+#   text hash     526949431e84a2ce
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d63a28e63dd70255
-#   text hash     14d46b624ae37208
+#   content hash  f45a9eb3db56aa32
+#   text hash     9dec82802ea8136b
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  123491793f4d5c32
-#   text hash     de5274421ee3a9bf
+#   content hash  4223e960d6bef3d3
+#   text hash     5ec97115d2852e41
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7007b62888b181c7
-#   text hash     d50174782c9aaed0
+#   content hash  dd633cc05e2c4e79
+#   text hash     01f754f112f211fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

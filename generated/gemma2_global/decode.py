@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c7e35ef7952e0c63
-#   text hash     72e3b3e44173df70
+#   content hash  f3c24effa0e306b0
+#   text hash     a76e19376892e39a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0388d18d67b4ea12
-#   text hash     7be556772959c2fb
+#   content hash  50bd1e475e356e9e
+#   text hash     2fa11b41ee7126f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cb71d9202fc78796
-#   text hash     01b1dc2cab867e18
+#   content hash  3ffe1a936b0b4a3f
+#   text hash     98712a44a2fe7e8a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

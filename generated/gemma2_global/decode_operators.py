@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  60f9c5d305023333
-#   text hash     8b61061c301d1b4e
+#   content hash  76cb57cf2000b066
+#   text hash     a260aaa078fed67a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  53194d739997866e
-#   text hash     b80fac4578140ce8
+#   content hash  4f6863672ab44d15
+#   text hash     9a5dd1b66fb8bc0f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  873cb298b8e8a318
-#   text hash     5682cbda5b234363
+#   content hash  bc36c79ef405ecd5
+#   text hash     71aa15b060af9da3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

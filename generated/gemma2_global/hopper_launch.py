@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  12e111235ca03b98
-#   text hash     3329df0f142d3c20
+#   content hash  e388274510d64a3a
+#   text hash     6ba609e55a52af38
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c0952aa77c82f4ed
-#   text hash     09c8d741a7527345
+#   content hash  b06597148ec54209
+#   text hash     9696b73d476fd5d3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

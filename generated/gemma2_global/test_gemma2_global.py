@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  628bf5d115b9ca24
-#   text hash     e32b4098bc77cab1
+#   content hash  fcfeee996801123b
+#   text hash     6e5090ac35b24016
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  09176b04767e67aa
-#   text hash     4e2ba79fc1081a62
+#   content hash  7eb04876225f9f82
+#   text hash     7fcf38bbd3eafdcd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  37148f59b99aa15d
-#   text hash     557016f4c4145ae2
+#   content hash  333793f94e915b1b
+#   text hash     658472a4c3d44d84
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

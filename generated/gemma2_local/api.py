@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ebc29225cba4f0e
-#   text hash     8bf292e1e5061b2a
+#   content hash  72c823952a42616b
+#   text hash     1152dfa2fa23b039
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21a8ee1d923ef4d6
-#   text hash     748e3fa907ebe05b
+#   content hash  47c4345a6bb9ad47
+#   text hash     bdc35ffb65db7da7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

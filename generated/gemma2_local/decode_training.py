@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1f569fd7ca8a7452
-#   text hash     16d98443b44988a8
+#   content hash  4dc3ad4abcf0e809
+#   text hash     32e22a46e488a4c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

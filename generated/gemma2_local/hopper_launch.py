@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5b536d2de6704ad4
-#   text hash     e63ad9a4a936bdf7
+#   content hash  b256fa0f3e1fc30e
+#   text hash     ed8d8f2f8da81a5c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

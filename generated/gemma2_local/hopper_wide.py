@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  077c846529985125
-#   text hash     a42df2f44943fac9
+#   content hash  cbd0f7d3faa655d3
+#   text hash     03ad85a3caa24920
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

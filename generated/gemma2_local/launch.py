@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f41a2a39c961c446
-#   text hash     dd193e8268f411d5
+#   content hash  49252580b8d6e29e
+#   text hash     f32d0c28a7a93d56
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f959fbc857cdff2a
-#   text hash     8c3dc88aa1dffd77
+#   content hash  f7fcacda613274ba
+#   text hash     e87b3d6719049dcf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

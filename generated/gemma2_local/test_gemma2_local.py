@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3ffa07fe5237fdb8
-#   text hash     ed68af6a3b445663
+#   content hash  e8f6f2504d0a430b
+#   text hash     a2e561291655c1ee
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

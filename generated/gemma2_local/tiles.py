@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8d7404f621372cff
-#   text hash     354051a191491345
+#   content hash  8a4a87119daefd10
+#   text hash     e475f18696a7c4bb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

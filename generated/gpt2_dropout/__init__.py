@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6559e8c4eb1cec31
-#   text hash     371b222dafb803e3
+#   content hash  84241a33afad053e
+#   text hash     aad518ef7ae2516d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f4f6db7e5bc9b668
-#   text hash     837480cfe62d895c
+#   content hash  c01eee6803c9f5f8
+#   text hash     64d1ef689c0e2a0d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4fb2c5d1fca59e6d
-#   text hash     70df54a1469d0632
+#   content hash  0ce4e48bbdf0f7f8
+#   text hash     bfb952e6c9c362fb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

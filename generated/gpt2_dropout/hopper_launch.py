@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  523f397f55603fba
-#   text hash     74d3b57657e6b5bc
+#   content hash  cad8364bad9ca969
+#   text hash     437ac0bfc73034cc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

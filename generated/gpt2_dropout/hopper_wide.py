@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eaca5b5517e39bae
-#   text hash     9f7a8999ffb72c03
+#   content hash  26abc75a8cbfaad7
+#   text hash     f0d13e18b812133d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

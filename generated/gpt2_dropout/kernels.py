@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d3eccce87142f390
-#   text hash     7afae5a9d3251666
+#   content hash  38582c919ab5866c
+#   text hash     0fede03b403e5a3f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

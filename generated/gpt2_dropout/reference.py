@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  88b805a4ccad39ef
-#   text hash     e4fa37d954352ec6
+#   content hash  dc9e3fe42e510908
+#   text hash     09a61d3b17b5d84a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1c127b9987d62a08
-#   text hash     4085cbac8a9cd818
+#   content hash  b791834200fec13a
+#   text hash     5a27bf0e18410d41
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

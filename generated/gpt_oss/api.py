@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b0c411bcd46e62d5
-#   text hash     9647ce1ff59d7ea3
+#   content hash  b8ca052dc00ad539
+#   text hash     a867d1ab94973199
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

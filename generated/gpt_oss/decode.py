@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5a37c249dfbdf2ed
-#   text hash     5d5b24927c66f7d6
+#   content hash  6172e1168f5547a6
+#   text hash     cfadc66cceb79159
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a89a3ed321376d47
-#   text hash     0c8205266c5cfa17
+#   content hash  a3654e6eff5f33ea
+#   text hash     1d2683a2a4a94455
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5441227cd28f1d72
-#   text hash     6916003bda343e1a
+#   content hash  4c3fbee2c327e5b5
+#   text hash     004ac5d777788a6f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

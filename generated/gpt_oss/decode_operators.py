@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  66a9761a5019d31d
-#   text hash     883833fa6e5a9402
+#   content hash  7b6a3b546e468839
+#   text hash     42db1440b87b2730
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

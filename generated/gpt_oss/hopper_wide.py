@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  947478b22d0cf38a
-#   text hash     dc28b3cb2269e67d
+#   content hash  8a2f1f4ce0ae9f43
+#   text hash     d9eaec2d4803c215
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ef5b369188cdf81
-#   text hash     55ba8e1dc27f61ae
+#   content hash  f5fc8a532f156555
+#   text hash     269599fa0bc2f7c3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4f2a469f93889846
-#   text hash     24ca4bac3c03689e
+#   content hash  c6c74c889ef646a5
+#   text hash     58cffa26b0f728f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

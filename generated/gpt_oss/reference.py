@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4ac8b288ac121bd3
-#   text hash     3eb08fc887f6415e
+#   content hash  a1909d78f92d0083
+#   text hash     d74f97298644aabc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c222d62a51313a44
-#   text hash     166534ba21f83a29
+#   content hash  13fda28fd491dcc1
+#   text hash     bfc7573163170b27
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

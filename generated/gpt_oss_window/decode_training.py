@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be36d1fd0fe347ba
-#   text hash     fb5f589b48f79252
+#   content hash  23a3a08c1cce1dba
+#   text hash     00edf1ef9343b4e7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aad7af12f01c9e4f
-#   text hash     b6a01a1d42f6cd92
+#   content hash  70927f93b8b48c90
+#   text hash     302f616a8b68c72c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

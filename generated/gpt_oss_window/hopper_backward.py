@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c33ff1a8b17fa818
-#   text hash     e7c4f013d2881105
+#   content hash  b84aa369ed9412e4
+#   text hash     cee073561f8c877f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a3c11083b0b3d0c2
-#   text hash     9051a1510121ce2d
+#   content hash  5d9b58a13409cf8d
+#   text hash     5d46f383331b5635
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

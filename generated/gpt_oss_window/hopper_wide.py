@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dee617c4cdc45240
-#   text hash     aeeaffcbbe59e9df
+#   content hash  2f81a2b40479a4e9
+#   text hash     e17dc3b1650d6e74
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

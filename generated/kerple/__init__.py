@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0cf667bfbc2d5887
-#   text hash     341211c664b5c6b0
+#   content hash  d4ed84ff76532ad9
+#   text hash     f1d55bae174a3957
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  181f030c3553b71c
-#   text hash     8e90dae81b233948
+#   content hash  275bd754f310d294
+#   text hash     6d1b18f28e8a80ed
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db76066347fea2c7
-#   text hash     4d8f58090a910676
+#   content hash  55fc134abdb9cc72
+#   text hash     b0cf1cca9fe72066
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

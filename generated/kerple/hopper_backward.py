@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eeb6f1c8eced92c5
-#   text hash     ecb689f4bc0068dc
+#   content hash  77adf0b8b4728e2c
+#   text hash     7b570c9a47a04347
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7e1380043c710b4
-#   text hash     63cdf5a3d70b32a1
+#   content hash  84a3396d9170c68b
+#   text hash     767939ff9a4685e4
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

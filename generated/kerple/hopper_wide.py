@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2394b91e471b927a
-#   text hash     5ca92a1678c5c01a
+#   content hash  6b7a90018f3357fd
+#   text hash     36aa9bc8f0fc41ba
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4706641cedf0b268
-#   text hash     a9777a7191c4bce7
+#   content hash  61bf134d42dbbd31
+#   text hash     61bda482e387f9ca
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

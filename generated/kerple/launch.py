@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  364948375efd7f49
-#   text hash     8912af544ae5a12a
+#   content hash  a55c4a761602a840
+#   text hash     9aa12dab6b58c1df
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a4320a222ed47db8
-#   text hash     fa92b3032be93e92
+#   content hash  fb42691d632e19eb
+#   text hash     52a9c4e1923334ac
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

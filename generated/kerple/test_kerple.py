@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f4d34a61b061183
-#   text hash     7970ae33c533f31b
+#   content hash  31731a3f3cc6860d
+#   text hash     7f413b70763d52b0
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

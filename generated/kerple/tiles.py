@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8043baeda657773a
-#   text hash     e9936862fbb4c291
+#   content hash  5e601d75d6e87264
+#   text hash     c5b110ff49b03ad4
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1253f742f24fedcf
-#   text hash     2779ca30499f6ce6
+#   content hash  eccae53a2faa7aca
+#   text hash     ed530a3fe3bd7dff
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  69d9fe609bec7277
-#   text hash     b360ec096d84f525
+#   content hash  d9d817f792b48682
+#   text hash     2c92d6790d2e56c0
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

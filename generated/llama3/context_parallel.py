@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  706927cdef372d9d
-#   text hash     dc119d2c326ed4a8
+#   content hash  0d90f22cb0673e92
+#   text hash     4df9be47263deec4
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

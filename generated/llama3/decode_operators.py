@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6aa7584b17cc14a0
-#   text hash     20c09b59bb3be124
+#   content hash  eb569de020630816
+#   text hash     8490e7f0352b5bb1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

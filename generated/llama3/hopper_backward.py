@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  970490b61688cf5d
-#   text hash     9bc409157a04d7ec
+#   content hash  488028f28999dbae
+#   text hash     bb5f2ddd3e8b617b
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c7b1dfcffede21ca
-#   text hash     2e63b13538dd05e8
+#   content hash  e3f8c4031c5fe9fc
+#   text hash     c9c2b419ab4ed6f3
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

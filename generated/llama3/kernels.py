@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fc13e7acc91a8347
-#   text hash     7100d25d2ec12dd6
+#   content hash  9505537965cf9b19
+#   text hash     148f0095d12c275d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e5fdff87cc98bd8
-#   text hash     9659e13dd6d1de8a
+#   content hash  e05577e5da9ec4ce
+#   text hash     fed10dc3bcb97159
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

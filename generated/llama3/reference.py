@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f7bad2a64e2262eb
-#   text hash     82c94a9753ce3e6f
+#   content hash  da0f291833c17ddd
+#   text hash     38adbe0220b966a5
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

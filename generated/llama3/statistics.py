@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4511ac6408b01bb
-#   text hash     7b6e3152ea2f3121
+#   content hash  5e25a791b745ecfd
+#   text hash     b86f09253e1c7143
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d6d94eaefa01489
-#   text hash     e4d43337454a2bad
+#   content hash  b8befdf356b76039
+#   text hash     fe866225d8bddf9c
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

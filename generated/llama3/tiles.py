@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a500b1a0ec57119c
-#   text hash     6783a0ebefd2f45e
+#   content hash  289d0a370c929394
+#   text hash     45c3d1fabefc6e94
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

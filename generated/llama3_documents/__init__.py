@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a3314661224a0a8
-#   text hash     8b2bbff0d8f90ba4
+#   content hash  a063742bc81741c3
+#   text hash     dfe6f2872054933f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  050fad5be18b08b7
-#   text hash     e10bf5d20c0eb877
+#   content hash  9ff1b15a5951148c
+#   text hash     27aee9cb0f3a84f8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37772eb2d0a6f0fc
-#   text hash     58e90364e443e898
+#   content hash  b0916f7ed7de18ce
+#   text hash     92dc9e093992895c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

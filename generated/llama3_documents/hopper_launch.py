@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  589f18fe2fcc8bda
-#   text hash     be9db6adb72ec16b
+#   content hash  bd8dc9bc002311e1
+#   text hash     91cc7b5d628d09c6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

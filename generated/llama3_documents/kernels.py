@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  efab214c30d33057
-#   text hash     1fcd15d6967c40e3
+#   content hash  ed74d60aa1962d0c
+#   text hash     22bdb95997a66768
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2da4a4cdb3b891c
-#   text hash     b12389d9cf2e67ba
+#   content hash  a8308369d43be203
+#   text hash     71585774986803ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d97e3b0931fcda5a
-#   text hash     7c1294f35fffc9fb
+#   content hash  454b25aed24bc35f
+#   text hash     0b5b595e384dba7c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e39d1890aa95bda
-#   text hash     91e1dc1b6d7bead7
+#   content hash  d760ff05231e31e2
+#   text hash     6b4486f3a5c10582
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  79d646a82e07489a
-#   text hash     e692b798f4d94062
+#   content hash  c4e915aee64ce3e9
+#   text hash     6fbfbcfa25734be7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

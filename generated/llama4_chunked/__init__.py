@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  861442f653617fe8
-#   text hash     d31677f4c6decf3a
+#   content hash  b60605945af4eb27
+#   text hash     b31ccf4b75ac1a3d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

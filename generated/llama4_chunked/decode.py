@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7e12d6e9d552ec46
-#   text hash     f5a4ab7f669a65e9
+#   content hash  69b036888883febe
+#   text hash     8cb0b2f6d6d72eb3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

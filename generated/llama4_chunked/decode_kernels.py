@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2dddb34c8cd67101
-#   text hash     682a191128b78f4c
+#   content hash  d307e48c3f490fad
+#   text hash     6415d7f5d4da0e62
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

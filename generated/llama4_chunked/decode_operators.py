@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b568205d2597c171
-#   text hash     a29fdb634aa043c1
+#   content hash  4718e7f327021c22
+#   text hash     e94ac29994c5a7f7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d471c0c45b7d8ff7
-#   text hash     15ae7d016ae36885
+#   content hash  0acf83953fb7b748
+#   text hash     97fe2d0892e24cb5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8517c448b52eaab
-#   text hash     6ca9e76fc1ff6320
+#   content hash  860259108dc1e28a
+#   text hash     6ba6b6803e1ec82f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

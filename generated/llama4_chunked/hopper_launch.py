@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5dcf7a24d5090b60
-#   text hash     a7a1574810fb3d78
+#   content hash  9169c66f63c1cd68
+#   text hash     add9de2b6ff990fc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

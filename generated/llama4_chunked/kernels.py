@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  938c90a97069982d
-#   text hash     df039bc19195b4d0
+#   content hash  8736f1ca50a7633c
+#   text hash     37de4a247b7f1ab5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  816b542cf5a9c6f9
-#   text hash     3bbb08b6a8dcaf19
+#   content hash  66d07df5a5b3711d
+#   text hash     16affbbea4af943e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

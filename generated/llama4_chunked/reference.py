@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6fb99510d3689b03
-#   text hash     538fae2c9edf9310
+#   content hash  77aa0e30334d49bc
+#   text hash     6ff695e0470eecf8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

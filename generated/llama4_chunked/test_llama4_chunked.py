@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a87c3103440c2a7b
-#   text hash     7b97bdf7cbc11872
+#   content hash  3a53c244e1d623eb
+#   text hash     988bc12eeb3f5236
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

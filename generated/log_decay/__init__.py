@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  08e8f2be34263545
-#   text hash     bb587cef47d2d6fe
+#   content hash  8bfad20725284b4a
+#   text hash     acaef3ad0ec6e031
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  75f5c2ef2aab6476
-#   text hash     7ff4e5b736fd7bab
+#   content hash  6683d751958453b3
+#   text hash     e6e8e509064f86bd
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

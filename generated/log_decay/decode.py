@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c0b35fcebbf8474
-#   text hash     f3328c09ae3f5257
+#   content hash  20e5346c0b3ca07e
+#   text hash     67e5ac61254e6298
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  337e2f4aae82e952
-#   text hash     1824b332f3e84a35
+#   content hash  3ceb6a4e5400e5b0
+#   text hash     490da1d900162cd8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a1a5e247a492cb64
-#   text hash     4834ff961ab98fe3
+#   content hash  3b3cb73343255b80
+#   text hash     f737d8d45839c529
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  233bd78e023436b1
-#   text hash     44843a5c05b6a48b
+#   content hash  edcd0c97546ce0fe
+#   text hash     1b58ce6e317d1a66
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

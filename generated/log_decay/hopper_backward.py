@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e64fb0d82d413194
-#   text hash     8ff47d0999537e24
+#   content hash  c020f02b5bfcffb8
+#   text hash     26d727eea2321ab3
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8eaffa94f8db32df
-#   text hash     094c7d8d1f8b10ce
+#   content hash  5f15a3fbdf607902
+#   text hash     d4558ef434b01779
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  27e549c66b027362
-#   text hash     f1ab492420c4aa82
+#   content hash  968d08e91d2f326e
+#   text hash     35d448309a5136ff
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  10c1e6271a4e5d66
-#   text hash     2703fcc6d5bfae8c
+#   content hash  60f461a6745a338b
+#   text hash     2909a857a1d42da4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

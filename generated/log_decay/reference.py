@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9ae72e86ce791d3f
-#   text hash     4c63413f74167eed
+#   content hash  077d0e40ea4180fa
+#   text hash     87dec6c5b0022004
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

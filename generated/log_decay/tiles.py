@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d74bbd490c10e9e
-#   text hash     0d7ba4bd4e7111d3
+#   content hash  857918d953b84c72
+#   text hash     c63d615d91282a7d
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

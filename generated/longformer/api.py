@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be6f64c818311814
-#   text hash     98099ee06bfd14d9
+#   content hash  4cc3d4c00e3b9317
+#   text hash     b709f4bab76e2c02
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a7044b79c1199b30
-#   text hash     88101dfd299f44ae
+#   content hash  7c541221964b91ac
+#   text hash     6da7678e9c11f529
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b364be62b010f792
-#   text hash     9a5de45c068f7ef6
+#   content hash  95e2750fcf1a7058
+#   text hash     7697a9c70adf8169
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1f8e75f3eb002dd2
-#   text hash     2da8b65509f80f6e
+#   content hash  a194b11f231ea00e
+#   text hash     d9739b21abba19b6
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e92bb4b2d54842b4
-#   text hash     dba40a2dbde40078
+#   content hash  8d2e3d92f18b6683
+#   text hash     4dba076e2e15dca9
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

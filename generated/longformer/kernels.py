@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c07c7abbd3e72ba5
-#   text hash     450c578d84fd74fe
+#   content hash  e220b99933dc1cf9
+#   text hash     4b6f77e8b56eef06
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

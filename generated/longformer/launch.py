@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  07dcc1dba728ac58
-#   text hash     17326d212a7ec803
+#   content hash  d7b2172168ea8a63
+#   text hash     d97ecaa0c5856e91
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  234def3c7da17a89
-#   text hash     96340d67072277ac
+#   content hash  bef6a7ac3850748f
+#   text hash     cfb6f59fea304341
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  42126d22b3dc8294
-#   text hash     118b214a930ec692
+#   content hash  ea7ed0bc1f5577c3
+#   text hash     fe74a815884034d2
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  13147fb92390c686
-#   text hash     51b4c7294991ed15
+#   content hash  17e422398c554a8c
+#   text hash     90a5cbe79f62b403
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3da8d9fd26dc86f6
-#   text hash     1cfac4e7cdb1f03d
+#   content hash  91e26071fe7d7f28
+#   text hash     adfeb013af318033
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

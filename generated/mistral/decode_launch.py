@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9341263a445fec14
-#   text hash     04d4480503aeed39
+#   content hash  6f6c89c09bf22d9e
+#   text hash     6c47511be5cc7d10
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

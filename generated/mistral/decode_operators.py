@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6e243a2d7f6a0966
-#   text hash     922cdc22d1ca13d5
+#   content hash  7c1a28d16b97d0a8
+#   text hash     cae1ab2bcb8888fc
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

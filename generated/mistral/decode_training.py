@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c1569d955d0d0a66
-#   text hash     76fc9845dae7c90b
+#   content hash  761a6b02eca7f309
+#   text hash     9a76c78fd6b8469e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8624b02f43a3b54a
-#   text hash     02aa569dde88aded
+#   content hash  52817763510f2e5e
+#   text hash     668189ebf52a6834
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

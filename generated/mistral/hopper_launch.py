@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f1dc3f86fa3f869
-#   text hash     34b8194954827bb4
+#   content hash  3cd724a398032ae5
+#   text hash     befc1e1051467f82
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  06ad6b156551cd14
-#   text hash     4c88c03fbf91d4d8
+#   content hash  26e528c17485a6f0
+#   text hash     4335bc4df7a6ed16
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fb74582b6d351c85
-#   text hash     64206a28d119a89a
+#   content hash  0d18fca17485abdb
+#   text hash     fa0917a6a7126dd1
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

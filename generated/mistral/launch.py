@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4cad9efc96f8f9c3
-#   text hash     3636379170a34b74
+#   content hash  40b24be9429f0155
+#   text hash     e51a13875a56ed06
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

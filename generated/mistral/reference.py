@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81afc6797661ab26
-#   text hash     ecedadc20e2ef4a8
+#   content hash  0520b56489e25923
+#   text hash     80d7f5f669345867
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

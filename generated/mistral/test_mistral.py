@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7253d874c5d2eb30
-#   text hash     8d40b0ba0a6b961f
+#   content hash  2081d9c0dae8e854
+#   text hash     f9afe706a5234a63
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

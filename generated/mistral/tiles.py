@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  347d6f2adbca16de
-#   text hash     33e2c83e3aba2df8
+#   content hash  b7eb2dbbb7c5996d
+#   text hash     6192b1bf6d043a9a
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

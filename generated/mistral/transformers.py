@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1ff60ebe330670b4
-#   text hash     e46d93306233de91
+#   content hash  d5205c06f4c44eb5
+#   text hash     ecc4f34d33b2cb11
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b14f18e209237f36
-#   text hash     afc0d7f5e75ce65d
+#   content hash  285eacea89a88bcb
+#   text hash     e9df0a7f3c6ee8e2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

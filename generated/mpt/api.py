@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c0f2b3e8411e8fcb
-#   text hash     ba99bb2a96f4779a
+#   content hash  69ee59bbf0b2fdce
+#   text hash     327650aaaf6dcc6d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  518cb8a19915fb9b
-#   text hash     4d389a5c63ff3cda
+#   content hash  8c7b831afc8180b2
+#   text hash     3eb2c818409b0f17
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2bf059b5a2f5dc09
-#   text hash     e6a6182988451b5d
+#   content hash  93c3d1cd1102a8ec
+#   text hash     a769cfb8e119a8ca
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

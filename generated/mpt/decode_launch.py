@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3f5a7d534649b6f1
-#   text hash     00746972bc6ff67b
+#   content hash  69460c3d7a986f79
+#   text hash     b14f0f021140c3da
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b55a02708164e8b
-#   text hash     4c73cb55123db6a4
+#   content hash  bc220d3b973dca0c
+#   text hash     12bb492ba2d74fe6
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  34c4921784012c7d
-#   text hash     49b2f07d875d61b7
+#   content hash  3bc90af5fa702fee
+#   text hash     faf42cfecdced434
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  db2f5e23b52ba174
-#   text hash     6f14d920d6bc6cb0
+#   content hash  0fce12f2f38130ab
+#   text hash     4a687add08621679
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

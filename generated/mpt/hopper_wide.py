@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5325aed25717308e
-#   text hash     1b30f4dbe6995668
+#   content hash  22a471c951633182
+#   text hash     e0086fdd59078aa7
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

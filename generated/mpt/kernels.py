@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b3639d8e90475c70
-#   text hash     a4e3d25f1ad840e5
+#   content hash  7d7eebdec988c91b
+#   text hash     eeaade07f959f38e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9efbff9ed6291bec
-#   text hash     51f192667e216795
+#   content hash  6fe1e757bc02d3c9
+#   text hash     95408238ebf67fe5
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5313c57a985ba027
-#   text hash     7f936846202f359e
+#   content hash  4f2940b8e0e25a9f
+#   text hash     35a3e7f5a905e312
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

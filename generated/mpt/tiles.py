@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cc666007531a1844
-#   text hash     dadb99a82a1397fe
+#   content hash  93e62cb9af7620c7
+#   text hash     c2b11cb1a2bd9a49
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  12b060443d0285aa
-#   text hash     b7aa98eaa96be846
+#   content hash  92948f44ba4c78a3
+#   text hash     f3f5a852f47c7d84
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36e87178760d3389
-#   text hash     9fb5cff1a46a6bb7
+#   content hash  64e748db045292a6
+#   text hash     33dd0894cdf72beb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

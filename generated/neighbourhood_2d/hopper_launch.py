@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9af6ca6da926910
-#   text hash     0c8c522edea6cc99
+#   content hash  b639207454ee12ba
+#   text hash     bf82a92ae3f0af69
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

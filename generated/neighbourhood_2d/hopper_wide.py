@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fa3b90e9de5aa2f8
-#   text hash     84cd13a3a1721473
+#   content hash  972130b285c9b047
+#   text hash     4f584966a8d36acb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  095302476c7d0ab5
-#   text hash     2b6d317162617a9a
+#   content hash  063edd6e28feee67
+#   text hash     4584f95f0e65072d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e1c0f3c22b5f7458
-#   text hash     98dfdda64c2956ee
+#   content hash  ade47f399eb1c758
+#   text hash     a0c7ab36ef32cd04
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5ef169df59315d4b
-#   text hash     cb84bb792d1310ea
+#   content hash  f10432efc1d6e77e
+#   text hash     3602de4dd38ed531
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5c58f0fadde9afd9
-#   text hash     02fa5645d9770a6e
+#   content hash  deae7119eff40fff
+#   text hash     4998853c4f04f1d7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

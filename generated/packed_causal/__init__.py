@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  740f82c63c24867d
-#   text hash     c19646ccdfa8780a
+#   content hash  a28c7db9df3f48c3
+#   text hash     e55d883ec7360925
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

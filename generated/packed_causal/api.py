@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  db69c5fb18c7c6a3
-#   text hash     746054e2e9d789b4
+#   content hash  56caa1cd41b4b4cc
+#   text hash     c5a02c9ab0cbc0a9
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

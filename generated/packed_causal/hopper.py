@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b136c5fed3918b6c
-#   text hash     14fffad9ada2962d
+#   content hash  d0670fa9547dbfd6
+#   text hash     b1fd0ce61a2df11c
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

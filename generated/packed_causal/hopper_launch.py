@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  87c886ebda1635b3
-#   text hash     5b93ae521ea1ea2c
+#   content hash  a7fc490b61b11d52
+#   text hash     2feaf2d19604da59
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

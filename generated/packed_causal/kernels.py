@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e3761116702734d1
-#   text hash     a8663ae6b0c44fc5
+#   content hash  49312e0b135e520a
+#   text hash     2159a2a9b543af7e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  982e647bfa8c094c
-#   text hash     d37f68c4c7a4cbc6
+#   content hash  8a8fb1d1b6b3865b
+#   text hash     ebe945fd4400d548
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  364febacdd308c5c
-#   text hash     5905a84eb98f60de
+#   content hash  7850951264620b56
+#   text hash     a57a43b71bb7633d
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

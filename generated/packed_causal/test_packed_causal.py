@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9dc254a63e47e03a
-#   text hash     152851f506a042c7
+#   content hash  ec86a64d19dbb2ff
+#   text hash     aeecb54496880dd7
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

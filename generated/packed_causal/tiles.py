@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9f8caf00a85de51
-#   text hash     9371e108a72cd1d8
+#   content hash  0590d44fda3d1fb2
+#   text hash     c11a6de6bf23e221
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d2e4229532cc49e
-#   text hash     2f7afd2c8d4beb76
+#   content hash  62ba16c7cb870cb9
+#   text hash     e36cf1338d21d42e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

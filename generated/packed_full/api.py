@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fee090796022055d
-#   text hash     64f6566db0529ba9
+#   content hash  1ee9bb92bb9db333
+#   text hash     812e268b9a2e6721
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f860a259fc9ace8c
-#   text hash     1a3662f27f587ef3
+#   content hash  dedd6aa1be22c42e
+#   text hash     c7262cc782e2c83f
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  56d21cf9d10ccef4
-#   text hash     23d2d1e31a4f910e
+#   content hash  c82d7d391bb55377
+#   text hash     070e07473256cb0a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a8617dfdeee9c56c
-#   text hash     e0d96444f06cb24f
+#   content hash  185c46020bb204e0
+#   text hash     a1cbcff606fde45e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  47181a1bd6cf0c81
-#   text hash     aca2722a75e6611a
+#   content hash  d929e01d0bb8fb05
+#   text hash     2c77d3340a184810
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

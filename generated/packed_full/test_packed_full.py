@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  248d3a7efc23e288
-#   text hash     93bc3ccbc6afac5d
+#   content hash  648c892300698a13
+#   text hash     5bbf112c8d54eba8
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a54aa85d4d841d79
-#   text hash     e8f3c38a2e7168fc
+#   content hash  4852ee628aeb8777
+#   text hash     fd635bc80e6e450f
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

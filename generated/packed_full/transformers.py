@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6bfae4a5567cf041
-#   text hash     611cb746392a965f
+#   content hash  167d733c21e76f1e
+#   text hash     8b5924b2558874e1
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d6bc2a6ee3263c79
-#   text hash     085b8a90cdbb75c8
+#   content hash  d2074287ab74a8b7
+#   text hash     e58c5b6883079d36
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

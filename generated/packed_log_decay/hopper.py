@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ba67cfa7117ed8c1
-#   text hash     4a55ea9d620a30c4
+#   content hash  0a991148cd6921c7
+#   text hash     6eb379e194ac4101
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

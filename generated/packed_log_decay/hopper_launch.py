@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4369585510388c13
-#   text hash     e6b366f9d2a83467
+#   content hash  5598924e1103904d
+#   text hash     76d50982df8c0f0f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64cb9e57e55c4975
-#   text hash     43b7b28844a35303
+#   content hash  e146fc884bf93f34
+#   text hash     4c3ab88ea752ca5d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53586effd7042970
-#   text hash     742a5f7c1c48088a
+#   content hash  b9e66462b659839f
+#   text hash     94f8a9fe69d3218b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  890aa2c1d7d45e92
-#   text hash     7766c1365ce54efb
+#   content hash  513ecc110637bdd0
+#   text hash     7b90565976bea0d0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

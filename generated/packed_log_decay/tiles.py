@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c9e36d1091fbe1d9
-#   text hash     d2b1ff038c37acae
+#   content hash  155f32c140775516
+#   text hash     7c195392e2c461cd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

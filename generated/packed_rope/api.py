@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0619d81052fb3f53
-#   text hash     977748e104fa8545
+#   content hash  a4c935d46684e502
+#   text hash     4055dd615fa49b45
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cd201f3dc4253356
-#   text hash     fa7840db2dd03da7
+#   content hash  bd953f207ced5a9e
+#   text hash     324913fc99bf5c02
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

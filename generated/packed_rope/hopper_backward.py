@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7d4fdf75b17db26
-#   text hash     11266af57cbb0ec3
+#   content hash  7c1d786e21d31d8d
+#   text hash     ae29bb92ea8328b3
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ee4b7debbb3991e6
-#   text hash     80c3cae1c711e629
+#   content hash  eb0af0c412927a6a
+#   text hash     99ff448ce280ce60
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

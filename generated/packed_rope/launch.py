@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d3a1ef49400e9d0d
-#   text hash     73321bced42bb7ec
+#   content hash  5ab940813b6f5b0e
+#   text hash     a5454ecb3bbdf365
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

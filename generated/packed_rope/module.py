@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5ec09aaea5b60921
-#   text hash     a4e2c44f052fd927
+#   content hash  3f63a58f6e14a08c
+#   text hash     dc7b723d7900b29a
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  72e12bf7c5f8bf5b
-#   text hash     181873bb8bd35b09
+#   content hash  2bdc606a6259af6b
+#   text hash     74164e1a1754867f
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

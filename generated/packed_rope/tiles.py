@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  85191b29f48f1b7e
-#   text hash     a57cc12db112855b
+#   content hash  535fdc6668707dfa
+#   text hash     b4f581a8d58f035a
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

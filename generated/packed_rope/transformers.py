@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  51af8e790089746e
-#   text hash     277c603b8bd4a2a5
+#   content hash  bf97c618bc17c6ef
+#   text hash     dd9065e3504885d2
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f03c0946dc8d0bc
-#   text hash     61cf3edfe02846f8
+#   content hash  2abcd80040d68bed
+#   text hash     bd9a99827efb68fc
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f8307392bd05216e
-#   text hash     28231407cd2e7388
+#   content hash  16812ee24a373bdd
+#   text hash     f362b332d4e4389f
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9169a94e88681983
-#   text hash     91eece8406e94f4e
+#   content hash  a7b94d333ac60322
+#   text hash     b4a864c8293420f8
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

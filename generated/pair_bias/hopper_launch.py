@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4e6c5c177c198f8e
-#   text hash     56efa8c0fe9118de
+#   content hash  aaece1fb44b28570
+#   text hash     21ff9cad73e19110
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1da3a06d5b6d93a5
-#   text hash     671d9af61873ce16
+#   content hash  376815736d54fc29
+#   text hash     0f76efd70aae2af5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

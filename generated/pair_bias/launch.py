@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f02b9d3614c989b5
-#   text hash     80ca70ceca60aed0
+#   content hash  b394e6c0bac88fb4
+#   text hash     e1a5547a78b5b71f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

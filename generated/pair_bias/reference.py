@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a9ac65d4668295e9
-#   text hash     aea34b203a3fef1e
+#   content hash  3bc964de47f32dfd
+#   text hash     ada65132fb17fe0b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  db285c8ec748a101
-#   text hash     edc36af4f42256ea
+#   content hash  f3b6309857286c49
+#   text hash     cf24f9945daa1b89
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

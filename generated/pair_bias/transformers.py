@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aebcee0a6ecefc55
-#   text hash     24efc5666bb7e1e7
+#   content hash  802df31d1f6694d8
+#   text hash     e4e1c571b6204430
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

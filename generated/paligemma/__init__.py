@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b5c0d8791e436f9a
-#   text hash     03dbfe03e27e597a
+#   content hash  3fa2064a69f9ff71
+#   text hash     ac2295876edc5001
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1ac371c88b5374c5
-#   text hash     979ca208a87ca810
+#   content hash  fed7b09ea1c7bb3f
+#   text hash     e8717fc055bcc77a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  93ba5de7d200ae37
-#   text hash     a0fcf98c5405ee22
+#   content hash  74aea2a05a4de0a9
+#   text hash     45982472bb7fe648
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cf4c9d7c1cc29795
-#   text hash     e5ad406607f2243b
+#   content hash  c12402f69dfe511e
+#   text hash     abd1f2441efc2712
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3c3a4bdaf1ce0a2d
-#   text hash     195330fe405de098
+#   content hash  95e267597972c265
+#   text hash     8cead27d9d5442b2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2ebbf718e25987d9
-#   text hash     3446f58383406425
+#   content hash  849d11186f8a21d8
+#   text hash     d555d6355f0cbdd4
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

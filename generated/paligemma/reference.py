@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e7bd0ecfa306f295
-#   text hash     dbb382b72ddd63f5
+#   content hash  66ce97763c2abf59
+#   text hash     bdaf295bd6b6995b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2a6b85b6a55ad7ec
-#   text hash     09088841e79fd8c2
+#   content hash  c03582ea949b35de
+#   text hash     5e29c26a78f95f2f
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b02fbd2656efac37
-#   text hash     2583409cc71f8be9
+#   content hash  a433e4be9956e5c8
+#   text hash     112c7c0770709c97
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  91801352093da525
-#   text hash     fa7f156ff02be486
+#   content hash  d1e264530cb2333c
+#   text hash     25d9a0c98e9f4975
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7fd45b1c5702a5c1
-#   text hash     ee5a89e3ab21a8a3
+#   content hash  c45f968afed97a39
+#   text hash     eeed5781228c5d24
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1cb86c980c058c8a
-#   text hash     24444668dbdd2ed4
+#   content hash  254841b8b5db407d
+#   text hash     8d104166a04c1c26
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  670feeac4ab1953a
-#   text hash     ece076f67dac5349
+#   content hash  da2230bd7246dcb1
+#   text hash     9a0ebd2e6c6af456
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fcf8a3b82f78c699
-#   text hash     ed80bb5a359e7e6f
+#   content hash  1172825bf69ec5f0
+#   text hash     0d74d4694e79e7c6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

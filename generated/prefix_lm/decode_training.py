@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  773f81a70f5cfb78
-#   text hash     84d1e4c0daf338ec
+#   content hash  69fcd2e6e980f58a
+#   text hash     ab16154d04b31e59
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

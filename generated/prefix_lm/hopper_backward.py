@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f86477d27048f592
-#   text hash     c4f74ca7f62e65cf
+#   content hash  1eafe838dc3f19db
+#   text hash     4e17577ede19e0af
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  baaaa9212a651e54
-#   text hash     84c67abe1d17cb9d
+#   content hash  17dc5264d52dbdd4
+#   text hash     68b2ea4f528f7f0f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

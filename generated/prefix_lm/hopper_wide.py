@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  72ed14d67771066d
-#   text hash     d35799e8a129db93
+#   content hash  3ffa911ee2ec2138
+#   text hash     7b84ad35248f2b19
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

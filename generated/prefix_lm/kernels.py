@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  29e6beb01a313213
-#   text hash     0c9ea75cf472e6bf
+#   content hash  d0f76c9ce1d64bbd
+#   text hash     587dac53ff594158
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

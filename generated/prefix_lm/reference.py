@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  77973be42319fda8
-#   text hash     d3740f4f0f7d487d
+#   content hash  3fdbba81a89cb8eb
+#   text hash     a1439d7af0779381
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

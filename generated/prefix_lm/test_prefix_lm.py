@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  005ea7f3ecb43490
-#   text hash     2e17485c9a7e610e
+#   content hash  d0262ec66465b955
+#   text hash     512368bf95a9e4a9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

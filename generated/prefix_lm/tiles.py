@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ea94eb93ae8306d6
-#   text hash     209587b06a031e94
+#   content hash  b54c1b7191215ae2
+#   text hash     0f696bb3b82dbeeb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

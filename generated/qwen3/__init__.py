@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7bf33174436a8f4d
-#   text hash     7bd1642071aaf788
+#   content hash  21e67baad2ddf8a3
+#   text hash     10c08b99a319a81f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e1ba24e8d560f687
-#   text hash     7b8e848bf7a03c52
+#   content hash  9504fb6c066777f1
+#   text hash     6fb14fde0b0870f6
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

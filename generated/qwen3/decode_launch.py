@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ebe7ca957addfdc
-#   text hash     b445cee9f6f1b99a
+#   content hash  2e08b2e2c96ac7ad
+#   text hash     5786cde3d6136528
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bd70a7a796eca5c5
-#   text hash     88df64d51765a8af
+#   content hash  8c73aee0afdde4cc
+#   text hash     c15da220087a2acc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d3a6642a3a08e0b8
-#   text hash     0edcf5d0a32a0d43
+#   content hash  7a213d8af6744ee1
+#   text hash     e7493d2773c8c059
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

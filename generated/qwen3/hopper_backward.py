@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b8c2bab32c9edf13
-#   text hash     ecb6935f8d8cd824
+#   content hash  5f27f7037a60b815
+#   text hash     e5caec7f81e61cd4
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  be5d684d1d8d525e
-#   text hash     8a02dfd19c475bc1
+#   content hash  7c1dc5cbe62ca2c9
+#   text hash     e014e140941e5743
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

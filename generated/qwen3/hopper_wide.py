@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  56ead91ab7331518
-#   text hash     1453ea15ae18c555
+#   content hash  dd6bc208362debbb
+#   text hash     8feb149c3c775554
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

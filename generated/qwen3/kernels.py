@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a1cb5e99fcdd7875
-#   text hash     469cc5cf88ad3861
+#   content hash  642abddb533e84b1
+#   text hash     b8d39d368b30d759
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dcfc0675a0dbbb18
-#   text hash     17c732e9d5d511a8
+#   content hash  55cea06b08602dfb
+#   text hash     f72d00393b918277
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9b833c8c3adbe9c5
-#   text hash     9052fbd1260bc1d8
+#   content hash  db8738bea153de26
+#   text hash     21561cc0a97a5e08
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

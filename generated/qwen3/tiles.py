@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  395e62baf0c94f64
-#   text hash     1bb0f82bdfd0c277
+#   content hash  9c723e48fa8b7699
+#   text hash     e94a0d9d3477147c
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

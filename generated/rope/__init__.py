@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  85c0613d24871939
-#   text hash     d2ecc758ad06bc48
+#   content hash  34870b554f9b1f78
+#   text hash     f335224660808e20
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

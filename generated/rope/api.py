@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f3eae62c757c63f0
-#   text hash     98a821c3b29ee4cf
+#   content hash  a4bc77792ce2e9fc
+#   text hash     81bea4ea9d112015
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

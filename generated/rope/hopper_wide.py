@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7924f47c8d97c53
-#   text hash     c96470dcd2110d3e
+#   content hash  50071b92091b4c69
+#   text hash     066c584429c26f7c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c52b911b6fb47f0
-#   text hash     7f637592d4c3e458
+#   content hash  73e00684dd8e1607
+#   text hash     7a24c1fd70593c1e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

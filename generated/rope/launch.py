@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  afc25e9dc50ed82a
-#   text hash     ec77970a3c11ba74
+#   content hash  d746a511c9443d74
+#   text hash     ad2b6f7654c2cb7f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

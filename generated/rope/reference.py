@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9da7b42b9cb606ad
-#   text hash     6c0af6412b3a6a27
+#   content hash  7dd488d099c1049d
+#   text hash     7b189efccb6b5921
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

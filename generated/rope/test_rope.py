@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cc488693d3c9ac10
-#   text hash     f10111b1c4cb68f1
+#   content hash  a02d9f2ce93b346a
+#   text hash     cb5de9981d45f310
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d9d028fb4065f9fa
-#   text hash     46a7cb62484f45e3
+#   content hash  7aaf1102a9906b9d
+#   text hash     380509a264df9c90
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

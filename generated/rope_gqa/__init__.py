@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  37651efe7b993fc8
-#   text hash     0f70c20fcbbfd8bb
+#   content hash  a30b06cce7228862
+#   text hash     d2762750dda86db0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3633f2bb3af8f93b
-#   text hash     fc8a645a7606ec7a
+#   content hash  f1d7384d97dfc00d
+#   text hash     6bd3179748c00c30
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  037721dae0a79348
-#   text hash     97808b85f59b13be
+#   content hash  c541c38dabcebd23
+#   text hash     1917d93552ceab2b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b18f259c8ed320c4
-#   text hash     e71428b16288d0bf
+#   content hash  69d69c4f96cd341b
+#   text hash     6aa39882fd93c523
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

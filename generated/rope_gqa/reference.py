@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0a45fee368e01db3
-#   text hash     6e7b9ca059a144c1
+#   content hash  95d5adf8b582e94a
+#   text hash     3d6a3fb47a70ba62
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1fc0e533492fc479
-#   text hash     2573c8191e261d55
+#   content hash  efd8cfcd5a9e8bdb
+#   text hash     07ebd1340b3f56e8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5cdf1500a242b532
-#   text hash     764634dba528eca0
+#   content hash  f91ab4c48e965771
+#   text hash     7c56c9cbe8fdb42e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  72ce4d953ef59893
-#   text hash     992098a9e2459517
+#   content hash  1bfebed258ffd01e
+#   text hash     84760317178cb39b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

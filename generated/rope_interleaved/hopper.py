@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a29ee9c6d4ae3a84
-#   text hash     67f3ddc964cc82ac
+#   content hash  5a8208bd8c9789b3
+#   text hash     9a6d0f8d1fc0bdfd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9da354394084fef6
-#   text hash     a0c1dc0e703aa3f8
+#   content hash  5042d0aef5ed174d
+#   text hash     575fa76e33711973
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

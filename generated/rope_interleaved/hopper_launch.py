@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6659118775d23c0f
-#   text hash     67011fb10d5c8cb6
+#   content hash  1ef8fd793441350c
+#   text hash     cb55a01916e4eb60
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7d538a16a7a3a4cd
-#   text hash     49cb42854b12d27c
+#   content hash  d4f4ae7d8dc5acfa
+#   text hash     0f9681e237e5dfe8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

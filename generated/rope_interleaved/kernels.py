@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b11969b9c15391b5
-#   text hash     cc95105414ce638f
+#   content hash  dbfb962a9b2db1ed
+#   text hash     644fc9bf9248222c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a93bd87e44901e3
-#   text hash     f03de47d799185c8
+#   content hash  3b7e0621e4cb57d9
+#   text hash     79518565180ba00a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ca2253a66ca5cb9c
-#   text hash     aef673b0e1d2d498
+#   content hash  a2d16a2e7b9d7539
+#   text hash     744daafc362b1f80
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b0239b79fa9c196
-#   text hash     dc69e1f3a2dcca70
+#   content hash  b25d2d828d5e7578
+#   text hash     28fc96e829052506
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

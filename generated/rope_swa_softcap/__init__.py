@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fcc81720ec7bcc99
-#   text hash     42490dc2cad965fe
+#   content hash  350110cf58cb9369
+#   text hash     aa1fefbf1970a18d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

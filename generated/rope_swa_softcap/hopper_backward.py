@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  390d47c3f4522552
-#   text hash     a32159f59efd3bf5
+#   content hash  660e01ab3a4575b6
+#   text hash     d32a6484386aa832
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  17b9a9ac777b2530
-#   text hash     5bedaf417ca8f12d
+#   content hash  bcd4a101acef9c4b
+#   text hash     0c42ba345ec2d959
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

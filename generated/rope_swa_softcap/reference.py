@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1477516cc561d998
-#   text hash     d02103359f2b9708
+#   content hash  48668ad43835bce0
+#   text hash     1c3941c54dbcf7d7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

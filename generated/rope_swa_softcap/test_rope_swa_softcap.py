@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4bd92efe96367504
-#   text hash     1a5e3a498b3335db
+#   content hash  1f504de6ec1a60a0
+#   text hash     e5b7b867d39b07c6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

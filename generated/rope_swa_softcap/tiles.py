@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3c7e0c9aaf52e65a
-#   text hash     e3cdf16548871852
+#   content hash  c81f6b05a0f4bc05
+#   text hash     8461c91c259e29bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

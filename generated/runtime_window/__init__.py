@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1bd65956f576413e
-#   text hash     8578b318c3e2eced
+#   content hash  152e11bf6bc0108c
+#   text hash     3e815eeb39847b2b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

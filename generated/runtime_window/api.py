@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8a995b242a2dd8d
-#   text hash     35b71d28107a4564
+#   content hash  adc6513626f75866
+#   text hash     fab0e535df1dffe0
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f9ac87c72075c592
-#   text hash     7daf59778470b0f6
+#   content hash  be160487f9478ba4
+#   text hash     a18372b0d206ffac
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

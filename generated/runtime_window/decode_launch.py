@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e5ea8c44b52edb1f
-#   text hash     186e4a62541d6dd6
+#   content hash  4216001161645923
+#   text hash     af844ffd4a3b2dfe
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

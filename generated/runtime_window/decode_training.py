@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a830ca54e7e66b16
-#   text hash     d70ad0460dd34b0b
+#   content hash  c9f094a8f5649c12
+#   text hash     ccb76fad7f2670c4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2ecb4c6dd9e0edfc
-#   text hash     743a0b5999db65c1
+#   content hash  2839a638bb36e995
+#   text hash     37f73270f8c71569
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

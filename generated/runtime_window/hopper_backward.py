@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a0ef7907292d9601
-#   text hash     9b531e5f0a3d2e3a
+#   content hash  6e3b5ae995968235
+#   text hash     bac6ca76b43ae388
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

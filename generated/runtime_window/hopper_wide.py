@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c175691e6c0caabe
-#   text hash     66ec2d0fd9f57b09
+#   content hash  452dda871cf9b00a
+#   text hash     3fce04a1e75e8937
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  02bedd1b9896c630
-#   text hash     2a702ca1db83757e
+#   content hash  734dc26dc40cc701
+#   text hash     ba0a60fb42c8a361
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6ddeaf7929a91df0
-#   text hash     1bf5db0c0b846d0d
+#   content hash  e61fbd2e3a40606c
+#   text hash     98bf2f8a3977875c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

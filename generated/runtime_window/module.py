@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  08643968541ee175
-#   text hash     51b095b643ac05d9
+#   content hash  d0dab4375825a225
+#   text hash     59ea5b9cfc0cd638
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cd96a1539b492e60
-#   text hash     82911bb1c8a2f82d
+#   content hash  11fafdb47e4a8ae6
+#   text hash     0e29534ce7de1a71
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f574559a33b30f5
-#   text hash     a80dfb84f0e405f0
+#   content hash  3c639a1ba727f227
+#   text hash     8fa3389f28d1e367
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

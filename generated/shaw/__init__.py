@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1ab96fc2da6fded7
-#   text hash     d3659d2aa711d403
+#   content hash  a38e9369f585d39b
+#   text hash     f58072c3e1f6d71e
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bdf47ac841284d3c
-#   text hash     4666a114f4e8678d
+#   content hash  f3c18c5dc8b9d6ba
+#   text hash     fda92d3052f72b80
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c54f771b89aef8f8
-#   text hash     e9531cf03223eb85
+#   content hash  e3a2240cb6bd4e7d
+#   text hash     b82dc1809098d5f7
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

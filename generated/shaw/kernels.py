@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a46d2c7a1dd9ac88
-#   text hash     e110eeec33c1599b
+#   content hash  05a79f76ebe1ef70
+#   text hash     09b97085b1953263
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

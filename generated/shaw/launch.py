@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3c4f8511f8143139
-#   text hash     5da7dc86699177e0
+#   content hash  5e788e39dd7744f2
+#   text hash     0a7dc4c05d72b5c7
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

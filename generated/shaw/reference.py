@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  90c1187009e69cc9
-#   text hash     5535828fdab13f29
+#   content hash  10c9d270cfe4c611
+#   text hash     3590ff284cec5cc7
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ce3498eeaf8af42d
-#   text hash     29d05e5a196f945c
+#   content hash  22d0e874b56e3db0
+#   text hash     d6bbab4344a199db
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

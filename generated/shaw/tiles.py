@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4b567a028b9a6f30
-#   text hash     a501f711aada32a4
+#   content hash  ef97dd191ce893b3
+#   text hash     c56496d1d9a3c019
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

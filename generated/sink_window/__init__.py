@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc91f406205330cf
-#   text hash     2795831a242d3ce9
+#   content hash  404a49cd8fbe647c
+#   text hash     7fe6508b7d644751
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a487a8b7cf341d3
-#   text hash     d8633be550446768
+#   content hash  ff996afec43a512b
+#   text hash     c7910042692f9c6d
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ec37ecffe89555a8
-#   text hash     72a24c6378eb9753
+#   content hash  8314c842758fc515
+#   text hash     b49af46c5d5d5d77
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  96af170c181d064b
-#   text hash     4f25d2f48d4f9604
+#   content hash  4b2a1ec40b16eb50
+#   text hash     b2e9127960fd5c77
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fba7c846d0cc20ab
-#   text hash     6480c5eea737b9a2
+#   content hash  81ba5374d514956a
+#   text hash     595ba931b8b7137d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

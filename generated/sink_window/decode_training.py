@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1f111417a5994ae
-#   text hash     54c289524c8554ed
+#   content hash  b71057eb7f0ebd33
+#   text hash     95fc91a2b2b6b66d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  169bc46d717991e3
-#   text hash     38982e256cb0a9cb
+#   content hash  4b588755c60eb34a
+#   text hash     1ac02bee286fe043
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

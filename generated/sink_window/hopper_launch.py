@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9e271f526a6a2dc
-#   text hash     61574f42717da416
+#   content hash  6a621ba817e5fe9f
+#   text hash     3653259692bb2dbf
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

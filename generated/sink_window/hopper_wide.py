@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4700ff216bda1b4
-#   text hash     ca354f79fd02371c
+#   content hash  66f51a4309fec718
+#   text hash     61c8bc57355e54da
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4797aa7d51c2901
-#   text hash     bdc1f9d285a8a039
+#   content hash  ea68322b3cfb1a18
+#   text hash     dd634288e337911d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

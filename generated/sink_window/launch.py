@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dcd0467fb94dd914
-#   text hash     33848d034431d027
+#   content hash  a718138c3fcf0820
+#   text hash     985646197c490a78
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e79021608e939667
-#   text hash     ddf8655a57edc85a
+#   content hash  108e6ee7b9bbc378
+#   text hash     511c7e88aebc7244
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0ea349f4964e60a8
-#   text hash     22f8c0f381ba1737
+#   content hash  351e8f2f3bbe6ed0
+#   text hash     a6ec6e2c72b938d9
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8900827619f3f2e2
-#   text hash     945635f17fc1c029
+#   content hash  29bafc339e757bc3
+#   text hash     528e3018a8529ca0
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

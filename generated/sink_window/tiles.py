@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1f193876f1e0933
-#   text hash     b14b1ca7f62752d7
+#   content hash  4770b69ac4846fe5
+#   text hash     649a6d6c539130a1
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

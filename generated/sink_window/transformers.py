@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a437de1a356476df
-#   text hash     8ee13f25dd08470a
+#   content hash  d1e17f9519ccda8b
+#   text hash     54c453b76ff9e57d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

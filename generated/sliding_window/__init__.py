@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  32563e426bc249fb
-#   text hash     19736c47cd8cdf1f
+#   content hash  4ff309f158838917
+#   text hash     060d3e91bb389da5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e8c966d1b39f135
-#   text hash     c7e5d4c35922bbad
+#   content hash  6fa076380fd60297
+#   text hash     858bbc6b41343f9a
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

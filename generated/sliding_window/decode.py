@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9bee4fcd41cf3257
-#   text hash     549db5f868cfc9c1
+#   content hash  156d87404821b332
+#   text hash     13ad4937bb542766
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f21ce7d204e54b2a
-#   text hash     55000af39d8aec3e
+#   content hash  ca52a73d04276b97
+#   text hash     f28534edbfea2a9c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

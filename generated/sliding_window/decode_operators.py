@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f3aa96818cf15982
-#   text hash     5d895254ad9bf4a1
+#   content hash  1c74d74d0acaea89
+#   text hash     146c235efd543390
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

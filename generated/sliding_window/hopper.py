@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b892f9bb60e8a689
-#   text hash     89d90eafbda9cbb3
+#   content hash  814ec200363cafeb
+#   text hash     267d3c46be76f8a0
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3928294b755d66e6
-#   text hash     13776bc045eeec94
+#   content hash  edae15c2ce25aefd
+#   text hash     8cfbc17cf5ff8a12
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

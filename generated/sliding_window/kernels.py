@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b04cdafebe5b0560
-#   text hash     d99ccd1b62329f1b
+#   content hash  c3883f3d5af8cbb7
+#   text hash     885e147aec140d0c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

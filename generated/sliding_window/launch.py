@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a09c6b6bda21209
-#   text hash     a0827d8b5666ba2b
+#   content hash  32731d1a231ea4c2
+#   text hash     de52dff1b235ba13
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07395a52c6306ab1
-#   text hash     c4a01108978e2d9c
+#   content hash  2152febd3d11387b
+#   text hash     538006e90a1892a1
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

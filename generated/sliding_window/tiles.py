@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  91e17478b0a8b11b
-#   text hash     318b04bb4e7adff4
+#   content hash  bb58caefd6884e3e
+#   text hash     ab41ca829ac4a4a6
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07f8da22ef31f3ad
-#   text hash     9c8fb88fd0724771
+#   content hash  08e293cc064c9150
+#   text hash     5b3bc68fdd6cef32
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

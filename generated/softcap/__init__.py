@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ba4b7291aae42ec4
-#   text hash     94de73ea4ed733c3
+#   content hash  a02a3ab059220cd0
+#   text hash     c4de81cf9b623fcf
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a9fc1d4a2f6d0ebf
-#   text hash     db4f2dc4554e9b01
+#   content hash  9151cf1cefbb6299
+#   text hash     deb85adf8b6aa94a
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

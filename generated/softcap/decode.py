@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  296c5960f505283c
-#   text hash     eb292ead7dcfabe9
+#   content hash  8fbf2e27e87069ca
+#   text hash     68e4179bec615fb6
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

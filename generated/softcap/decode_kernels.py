@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c381b0dd6abce0c
-#   text hash     017c7fc791064931
+#   content hash  298a0480d0f3da29
+#   text hash     8e7447400d581ec8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e734d71f9ae71b2b
-#   text hash     3152baf30e09847b
+#   content hash  b2d7ef4bdd5b7069
+#   text hash     1d5df9e40b6b2edf
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  745792705d23e569
-#   text hash     0b976ea1088d3929
+#   content hash  49d3fc02d92a5c0c
+#   text hash     40d442de031ec2c6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9ef22496d75d30ef
-#   text hash     d3b60971f657a60f
+#   content hash  7bf49a0421d40a5f
+#   text hash     43355a885df249ae
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8f670cd5669343bc
-#   text hash     ccf024281c3e706f
+#   content hash  9ed0baa0c35d1b47
+#   text hash     f0f393dd13164a91
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

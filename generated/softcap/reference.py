@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b40f5147bc6f3be5
-#   text hash     a8270a2c0eb12e3d
+#   content hash  0c4075439e9cc78d
+#   text hash     7637a9f1c2e54ed6
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

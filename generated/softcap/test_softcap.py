@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1390e53c1b9d8bf
-#   text hash     637f85cfcb4bca09
+#   content hash  a55d9607cb5b0007
+#   text hash     727918090f376e8a
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0c4d5f384f31eaa
-#   text hash     41f868254d672af0
+#   content hash  c35a98ea06bd7bfa
+#   text hash     da1d8d80901515b1
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

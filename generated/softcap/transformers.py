@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0ec34d3f6640d159
-#   text hash     9b34498207c41bb1
+#   content hash  369274d2c90ce57f
+#   text hash     4887cd28a7bb988e
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4e2ecac1393248b6
-#   text hash     a82335da24d224e1
+#   content hash  b95b81c420a0158d
+#   text hash     fb6f9093896a9609
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

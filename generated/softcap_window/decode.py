@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f233256f56f6e41f
-#   text hash     4e276838ba4b1446
+#   content hash  21a1da5055bf4e90
+#   text hash     2f298f0d56245793
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  53ef0510ca43dd69
-#   text hash     a60af33c3ce08513
+#   content hash  71c07beb663bcfe6
+#   text hash     34333dd6836cca3f
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0aa9332749209756
-#   text hash     99c88e2438a4356a
+#   content hash  b45c73da5bfaccf1
+#   text hash     488e953389aa3895
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

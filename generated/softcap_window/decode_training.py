@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e2f54dfc2ec9ab3e
-#   text hash     cde5cdb1252fcfa9
+#   content hash  cda4c9486dff629f
+#   text hash     acd45ccce335c184
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59933516975154f9
-#   text hash     4959cde6b09b8932
+#   content hash  dd96b0e625ec8ae1
+#   text hash     caf48ae12a10e11c
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

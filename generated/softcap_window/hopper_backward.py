@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d5a7a5285620ba01
-#   text hash     5f057626dd803eb4
+#   content hash  9b0640876f5ac0f4
+#   text hash     97b9ada74b5bc5da
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c6fbb81249b34be6
-#   text hash     87abe38d1aa20d1a
+#   content hash  3541dc1a11b72b1b
+#   text hash     bd7ec14eefd6a86d
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

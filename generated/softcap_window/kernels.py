@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5534d60b1d31011b
-#   text hash     e6eb4e773c33f28a
+#   content hash  cccd997cd2266ed1
+#   text hash     bcc95b843983e910
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  af2b6a766d0a5da8
-#   text hash     713ab6b821ac2bcc
+#   content hash  ef66dba4ae3cabb3
+#   text hash     4b16adf56152d95d
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  16de3073eb89a975
-#   text hash     7b580f27cf7307f4
+#   content hash  05cdb14181b62960
+#   text hash     2d43e955b01d00ca
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

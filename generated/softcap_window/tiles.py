@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ae13aa518f3a8a60
-#   text hash     c3016b2603436b04
+#   content hash  32dc9209c5545e90
+#   text hash     ed838f997f89834d
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

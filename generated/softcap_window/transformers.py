@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5294722b6cd3097b
-#   text hash     e48266f2b8d28da0
+#   content hash  35c75ae1539072b5
+#   text hash     0eb83ca58b72e1a5
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e6cb2fcb332d46d0
-#   text hash     e3cce6f9a3646413
+#   content hash  96582704f8abcb3e
+#   text hash     53403ace4cf42b52
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

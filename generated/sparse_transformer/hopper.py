@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f3592f78248e7b86
-#   text hash     0fdb40afd360da1c
+#   content hash  b4809ed3c3f3dbf8
+#   text hash     c4e4e50bed37eca1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

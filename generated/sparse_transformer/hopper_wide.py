@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  41e62322b3c91df7
-#   text hash     1e0321fbe5553f58
+#   content hash  76a8e4831a5abc1a
+#   text hash     a4d018dd6aa90c69
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  70454794d8b22585
-#   text hash     ef7d5e59d0300b84
+#   content hash  762daa445fa312cb
+#   text hash     93899d1b3ccf1693
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dece761eea4beddb
-#   text hash     7e3e2eccae80bf34
+#   content hash  a2b9002dc32e277f
+#   text hash     39a0120158fff898
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5e2a17d7b78ceea4
-#   text hash     9102a9de5099c2de
+#   content hash  62d9b56c18ee0a0b
+#   text hash     56c17cc6c5865f39
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9f20c4f0d2808c3e
-#   text hash     f503f7358839f266
+#   content hash  9fb28f4833f909cb
+#   text hash     d25569d77949f593
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

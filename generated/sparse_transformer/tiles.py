@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  40b4b1fd84b8279f
-#   text hash     d14cd94ec115427a
+#   content hash  001baba295e7183a
+#   text hash     1a8240b5a9301cf4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

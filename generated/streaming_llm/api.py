@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  64989d6373134f2a
-#   text hash     67fd474f4e3c85c9
+#   content hash  da6a0d08e5c15cc6
+#   text hash     2407d29adf67fb83
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

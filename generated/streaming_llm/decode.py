@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d02873acd31eec91
-#   text hash     faa341a94e2e7b5c
+#   content hash  d1737597db96652d
+#   text hash     d1df363bfe095790
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

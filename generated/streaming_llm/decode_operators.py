@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  64e66999175e3931
-#   text hash     f0d5dc98d37ecfa1
+#   content hash  80d2e454393c85da
+#   text hash     2338444536e9944e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

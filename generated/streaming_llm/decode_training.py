@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a476da56ac691c66
-#   text hash     6a8c41a96c3ff0aa
+#   content hash  733c258a3b20c586
+#   text hash     7a71177f2cc59984
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

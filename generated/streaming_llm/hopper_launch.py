@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bf61977cb5ab1725
-#   text hash     5d9efe9475406d67
+#   content hash  97183951f1a703d1
+#   text hash     b59e6002d6cc77ef
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eb9c9aa1858d7588
-#   text hash     cb31bf104d8d595e
+#   content hash  a5428e4fe0836bc8
+#   text hash     12605ba587dcfb72
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72bd341fd0502c2c
-#   text hash     68724290246f5e45
+#   content hash  7a53384885385a7b
+#   text hash     be692ac3c9f01391
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

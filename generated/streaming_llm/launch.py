@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d7f83cd6ec9298ec
-#   text hash     30d7d16fc486fb7b
+#   content hash  980cb84c1974c3ac
+#   text hash     2b2e4cc496b7108f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

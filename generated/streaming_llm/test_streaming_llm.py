@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1eeedcd2b4b6bf2e
-#   text hash     552006c943469c03
+#   content hash  54787f58050b4203
+#   text hash     d8e772a8a336727b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c1e91893e6d0f3d
-#   text hash     97e42a6b5f6d3767
+#   content hash  c27cf6de87f079c4
+#   text hash     68e579532c7a15f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e4d2ddbab6fd1988
-#   text hash     1b5f9800614f3d69
+#   content hash  755d99827992c2a2
+#   text hash     c6754a326f034e52
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8f08512c8a767f09
-#   text hash     0962fd1d2ed00b38
+#   content hash  381b89d7aa91c99d
+#   text hash     c7e976f809150d23
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

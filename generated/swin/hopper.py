@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e6aaa51bcd2d7e27
-#   text hash     e57bdac4a9efe91b
+#   content hash  919e8511872fd396
+#   text hash     bd7182d02fbf7152
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ff79eb57e5e1b34c
-#   text hash     43c69c9b01e0eaf5
+#   content hash  2099627e3eb57594
+#   text hash     9fbd45ac0f3ae33b
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b84db292cd8efa8c
-#   text hash     585eadd3582196f8
+#   content hash  59279323779bbd5e
+#   text hash     6357ff8d2654cf42
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a835ebf7fd0182dd
-#   text hash     8c28096ce3f1db2d
+#   content hash  3a9ca25defae8229
+#   text hash     4fa38d5089a0a763
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2666fe52e47cebde
-#   text hash     2f6aa798a9577a9e
+#   content hash  88b076926f5f9299
+#   text hash     1167a1ca7bb94f85
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

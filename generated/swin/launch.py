@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee228ae1aae72526
-#   text hash     9320b8fdf5be11e3
+#   content hash  5c63d5f981a8805b
+#   text hash     bead9217e9690186
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b051a3e434babace
-#   text hash     a567494fa20e1ed9
+#   content hash  5c57152854baef49
+#   text hash     cf35b9e9c8f977e3
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  db31763af7f55ad0
-#   text hash     368c6772e0cb6ba2
+#   content hash  73c8d354e79a3b73
+#   text hash     6516169d9db35d89
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  45f3fe0db332a946
-#   text hash     96f6106d3e32023f
+#   content hash  249bde61ff9de1b6
+#   text hash     d1f385f1b3a9b637
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79335bd6609b3305
-#   text hash     5c82fd034625fa99
+#   content hash  51851b18d627d909
+#   text hash     539ac36834486826
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46a4f83ea803adaa
-#   text hash     7c7529ba9b5c2243
+#   content hash  0101450234c278f9
+#   text hash     85fd38914567fb59
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

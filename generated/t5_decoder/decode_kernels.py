@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c05bfdc7698ee7e7
-#   text hash     2f54f1fdaa330418
+#   content hash  90bb3e691a5d8044
+#   text hash     b80794c76865a963
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

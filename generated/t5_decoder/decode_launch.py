@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3ffa10cca72fdb22
-#   text hash     ed7018f229826d93
+#   content hash  5277ba783bb4dcff
+#   text hash     80fe93ea52d50457
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  23fd9debe6b4cfa4
-#   text hash     857b97042fb63c51
+#   content hash  501f14655066e4d3
+#   text hash     0ff2366ceb7315f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

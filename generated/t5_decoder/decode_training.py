@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  73f1aa808ce8478a
-#   text hash     b08255764a8d6037
+#   content hash  ea8ded0e8d00bcc4
+#   text hash     ec0c0c32a12bd96f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  22bde42bc704c13b
-#   text hash     b90f7e76a26aaf5d
+#   content hash  036552f849921624
+#   text hash     097b4c270a0d61d2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  67c1a4f125a938c9
-#   text hash     69e3f00906f890f2
+#   content hash  312d59eb90f0bf1b
+#   text hash     ed9b978a5051d770
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

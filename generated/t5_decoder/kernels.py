@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  050c390fa090a0a7
-#   text hash     58d831826cfd266e
+#   content hash  0de34d9c38933e2a
+#   text hash     176595d3ff3aaee5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8ba74b5da26a3d7
-#   text hash     9d7ff75a3e454f6b
+#   content hash  2c450cbd597f1831
+#   text hash     69715d10eb385961
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7ab02c37e8b72102
-#   text hash     0f79f919e4126f59
+#   content hash  f9838fdb65328ab2
+#   text hash     d76052c7988fe226
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fc130a7c513d5384
-#   text hash     10bfa1ce8e87169b
+#   content hash  61147696472fed90
+#   text hash     9c610864294fa023
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d4fb2c656f7ab505
-#   text hash     2f604189b30a0a8e
+#   content hash  afcce617b8b2621f
+#   text hash     1c748ce485da15ef
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

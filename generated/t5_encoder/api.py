@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1073f8328629f3ef
-#   text hash     04a33a6440d805f8
+#   content hash  4fa4d02079725e20
+#   text hash     a3acebab2eb1c2ce
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

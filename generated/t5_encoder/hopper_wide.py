@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  34b3c29507787c30
-#   text hash     6d80770ce8ffb186
+#   content hash  c1e39f6a16da93c2
+#   text hash     57f834626c1b2e99
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5cac3b09f4d6695b
-#   text hash     627df4bece321d9e
+#   content hash  12d953c695214b96
+#   text hash     3cdeecc8bc7c03bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

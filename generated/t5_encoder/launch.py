@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cb5a7fb4cf35758f
-#   text hash     de478161de154a62
+#   content hash  3866c7479ed903cd
+#   text hash     febb39d642884f9c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a0f66bbae7f4954e
-#   text hash     1dae9cf6ebea74b0
+#   content hash  996b53f5bce5605a
+#   text hash     c1c68f8e30fca85c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7b68c25ad7855ab5
-#   text hash     dbe265450e1f7f16
+#   content hash  b6cf7fb6ddcb1f62
+#   text hash     ec9ccf7499cb67bc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6816ef37b9d27d1
-#   text hash     f37c3755a5d61e01
+#   content hash  4be6c9864faeff38
+#   text hash     b330e4063858dcc3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

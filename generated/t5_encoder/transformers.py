@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5e64dc9ebb46a5f
-#   text hash     abb4c78781c21193
+#   content hash  5a2af99ad57e8d19
+#   text hash     1ede4c23a526d3e9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cfb1ea10296f499
-#   text hash     8b135dee05ddf698
+#   content hash  86f6355d01bccb62
+#   text hash     9ce8c6ad4790cab2
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

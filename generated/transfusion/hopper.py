@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6dbad2359ff3d60b
-#   text hash     1aec7b89fa123e2e
+#   content hash  72f567001c4f5db0
+#   text hash     17f2ebd72ad5d702
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  52b28c4c28683d93
-#   text hash     d5532495ce3aa299
+#   content hash  a6a39d664c1b55cb
+#   text hash     abca31fad61a42b7
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

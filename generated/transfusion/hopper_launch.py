@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00807760d1177dc8
-#   text hash     40a681a027f292ca
+#   content hash  bf56d5e98e9e4f41
+#   text hash     663062002b3ad453
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5f83c05f64310376
-#   text hash     1c92da5a3b79a82b
+#   content hash  b4289739fecd850a
+#   text hash     873994bc3ab9b917
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

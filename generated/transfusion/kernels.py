@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e81f0fb1b7988a3c
-#   text hash     dca8f900b128fd2d
+#   content hash  f7773ae798df7400
+#   text hash     b81de61882ce5f89
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

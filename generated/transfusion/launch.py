@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  36b86a61f6e577f9
-#   text hash     1e1fcfe7170369c9
+#   content hash  54aa47bca24c1428
+#   text hash     33f14558c1a523a1
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

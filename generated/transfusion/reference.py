@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d34cbcbf878a684e
-#   text hash     ddd6b337f9f5876d
+#   content hash  f416af1e2e41923e
+#   text hash     1324013bbbd1802e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

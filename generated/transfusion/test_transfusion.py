@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0084e90ffa1a29bc
-#   text hash     60740aec6a9d11ef
+#   content hash  21affa9b9682c80b
+#   text hash     c1e6bcf660d3dba4
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c409c9be60c5eff1
-#   text hash     89d8c6d8c43609cb
+#   content hash  286970616fbb7faf
+#   text hash     2668e3715c56ffc5
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

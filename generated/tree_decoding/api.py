@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d07aa3160c7ff1dd
-#   text hash     6c5c01ef7a6a3edb
+#   content hash  90bdc9466c8aeefb
+#   text hash     ffbb8f03e1366d18
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9c0949a6680870ca
-#   text hash     74a1bf028a524af5
+#   content hash  7962a32e4ad095a0
+#   text hash     c0e7e8a94e2b9b14
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4b64f7f6483c5793
-#   text hash     a10e81a8839ae6dc
+#   content hash  556169e225f4359a
+#   text hash     ae5b5eca1a843a94
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

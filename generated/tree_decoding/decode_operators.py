@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e96df774ec11fc5b
-#   text hash     ca733c61e2883aa6
+#   content hash  eae0f2898a667fe9
+#   text hash     1fde1eb4a0868de4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

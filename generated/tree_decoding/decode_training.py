@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  46a0047f52d5d5c2
-#   text hash     6e2adccff761ab00
+#   content hash  9c0aa56291152a78
+#   text hash     a4c92c7be66f0918
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

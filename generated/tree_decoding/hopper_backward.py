@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f0c19bea158511b5
-#   text hash     a289ed8d69d2191e
+#   content hash  efa18c45c39758cf
+#   text hash     c91a1b36efd1e29c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7501935d92703445
-#   text hash     5683312ecb59faf6
+#   content hash  db7a96e53a70af02
+#   text hash     e22623bf26ec52c1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  04e29fc9081d67d5
-#   text hash     91756d0925437d31
+#   content hash  1ea8255d966a4885
+#   text hash     7700982891a634b8
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42996b807156b16d
-#   text hash     49e04b2a5c3c9f16
+#   content hash  2a4a2f9444db3f54
+#   text hash     56174e3108ec2daf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

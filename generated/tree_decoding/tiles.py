@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0ab30b967e69eada
-#   text hash     e591dc69cfaa7abd
+#   content hash  a5b312413161347c
+#   text hash     0b737f2dc3e0d23c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -109,7 +109,7 @@ def test_no_bit_changes(
         call.operands[0].data.fill_(4)
         call.operands[1].data.fill_(-4)[:, :PART].fill_(4)
     left_out = results(package, call)
-    monkeypatch.setattr(package.vanishing, "LONG", 2 * T)
+    monkeypatch.setattr(package.vanishing, "LONG", 4 * T)
     package.runtime.LaunchCache.known.clear()
     for x, y in zip(left_out, results(package, call), strict=True):
         assert torch.equal(x, y)
@@ -199,7 +199,7 @@ def test_statistics_do_not_change(name: str, tmp_path: Path, monkeypatch: pytest
     of, package = rendered(name, tmp_path)
     call = call_of(of)
     found = package.attention(*call.operands, **call.keywords, return_max_logit=True, return_key_sums=True)
-    monkeypatch.setattr(package.vanishing, "LONG", 2 * T)
+    monkeypatch.setattr(package.vanishing, "LONG", 4 * T)
     package.runtime.LaunchCache.known.clear()
     wanted = package.attention(*call.operands, **call.keywords, return_max_logit=True, return_key_sums=True)
     assert all(map(torch.equal, found, wanted))

@@ -32,10 +32,9 @@ class VanishingCalls:
         found = vanishing.by_sums(self.kernels.spec)
         return (f"shorten(cache, {self.kernels.sums[0]}, q, k, {', '.join(passed)})",) if found else ()
 
-    @property
-    def seen_far(self) -> tuple[str, ...]:
+    def seen_far(self, *more: str) -> tuple[str, ...]:
         """The statement that finds how far heads reach, if scores fall by a slope."""
-        passed = ("cache", "q", "k", *self.falling, "scale")
+        passed = ("cache", "q", "k", *self.falling, "scale", *more)
         return (f"horizons = find_horizons({', '.join(passed)})",) if self.falling else ()
 
     @property

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  815347de42905a26
-#   text hash     f418a625d8b7cb21
+#   content hash  c51a322a31500136
+#   text hash     c56a0b4b44aba9a3
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  87ae06f4a1c01edd
-#   text hash     8c558794b9bfe85b
+#   content hash  11f27fb3c70da897
+#   text hash     01f04b7b09bc4bb2
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

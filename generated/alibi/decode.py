@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  67a1beaa4c3930a0
-#   text hash     848f9e3d994d8840
+#   content hash  a9dba55801375c74
+#   text hash     5523243e55608d6e
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

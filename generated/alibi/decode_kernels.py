@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34e16d00b5980e86
-#   text hash     ba0fa6ea802a567c
+#   content hash  e69729101c4c98f4
+#   text hash     bd0692fc2735ec3f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

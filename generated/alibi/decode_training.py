@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ebc01eefb005ff77
-#   text hash     1ef0bf80f271b922
+#   content hash  8ae2e629e7fbdda6
+#   text hash     c7e97997b572661e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

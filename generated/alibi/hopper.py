@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  00ed4d8e88e79323
-#   text hash     81311e968ac35dd9
+#   content hash  4921bbb3301ebbe8
+#   text hash     59e097e30acfce66
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f0629b39e9965901
-#   text hash     0110f101b56c5ac7
+#   content hash  1088c742ff54852b
+#   text hash     1d77f58bd0ae8f13
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  76a6204540356af5
-#   text hash     a0fbee5280481fc6
+#   content hash  ff2cb1944bfa866f
+#   text hash     af34d7e232799e39
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f2b41cc852bc7c9
-#   text hash     4da3901b41603fc7
+#   content hash  fa5f0a630f805f9d
+#   text hash     0aa0e299546e108b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

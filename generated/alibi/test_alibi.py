@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c150815c8d9bf1b3
-#   text hash     4a37545db9dfb46d
+#   content hash  55bec255ed5f44a2
+#   text hash     d3432e683721dcd4
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b4ea0645e8c75787
-#   text hash     9f285d813ceb7ec9
+#   content hash  b903ca055c6ddc72
+#   text hash     5403a0739d651aa9
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

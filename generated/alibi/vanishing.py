@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0429802fd566de9f
-#   text hash     83e57fdfebe67b2c
+#   content hash  8aef6f5f05df556e
+#   text hash     62584088f834f8c2
 #   render with   attnforge render specs/alibi.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

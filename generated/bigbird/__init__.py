@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c19d005ac0dc400e
-#   text hash     3dca2cde00ff2759
+#   content hash  39a7e48ebe87e7db
+#   text hash     56767f4b72c1a728
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  725d523c4f92ca89
-#   text hash     e741ae842d3b00b8
+#   content hash  757eadaa51647ae5
+#   text hash     dbfcb9b35bf105ae
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  520ab732f89b261d
-#   text hash     ba88c1fe849bafec
+#   content hash  50747304150f95b0
+#   text hash     25aed3dcb8a517e4
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

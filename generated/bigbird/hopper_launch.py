@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8efe9574430c344c
-#   text hash     c385813864b83c3f
+#   content hash  4a216b4c16a8158e
+#   text hash     74d3101e84e25b76
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

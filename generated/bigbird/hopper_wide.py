@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  219e3f4e65aa5b77
-#   text hash     c8ca92e2bb527c58
+#   content hash  d6a78c289fbed6ca
+#   text hash     954dd1c247ef4a6d
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  939ff9b13481953b
-#   text hash     41eb1a3b7ed7946f
+#   content hash  31919a6b313774a2
+#   text hash     cfd7ad0355510a4a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bad220cb37c8c16d
-#   text hash     4445416412ebe95d
+#   content hash  29fde052431d11ac
+#   text hash     ab825081437aabed
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7a2b42f45c783ad7
-#   text hash     dfe9ace021100eaf
+#   content hash  82055aac81e48ecf
+#   text hash     37e7ce639f911eca
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

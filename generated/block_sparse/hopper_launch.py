@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  298b5a4df2e06530
-#   text hash     8c79b28c2fa7dcfd
+#   content hash  cdcbbcbc2dcbf85b
+#   text hash     018b7dbab420b3cc
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  24ad9ac65e3ae052
-#   text hash     240ac359cd472bdd
+#   content hash  d573fb46f6f4299f
+#   text hash     976ef21e113dc040
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

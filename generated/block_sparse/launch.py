@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f491d0cacaa79581
-#   text hash     0ec6d4224deccd45
+#   content hash  ad29972f016ce0b1
+#   text hash     dc14cd8703331338
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

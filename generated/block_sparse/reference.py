@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fb02624bcd726bb5
-#   text hash     742f9969a589eac5
+#   content hash  49e067eb1aed89b2
+#   text hash     038f77a498aaec9b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

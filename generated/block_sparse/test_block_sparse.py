@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9668de1e1fdf6a43
-#   text hash     8ef2a4f0ffab012f
+#   content hash  fe39514bf8ab9ccc
+#   text hash     6c129f692ff08e35
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

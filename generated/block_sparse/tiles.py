@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9afc36147e968e22
-#   text hash     6a2d4e528df96a62
+#   content hash  cc656ff7f8262cf7
+#   text hash     49df5c9cc6825267
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

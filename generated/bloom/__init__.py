@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d1d956fdec700f3
-#   text hash     3d19c0a26b791277
+#   content hash  252283e72909e967
+#   text hash     ee2397e2f5a64e18
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

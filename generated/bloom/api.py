@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c64a5eab9eae1e08
-#   text hash     2edbb3b2e652073a
+#   content hash  7f1cd32beba9f682
+#   text hash     9ce6cb43d20e3906
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

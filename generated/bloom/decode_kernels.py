@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9ca1c122a725512c
-#   text hash     20b7c4c46cd49fa6
+#   content hash  ecbdf4031b4f1e82
+#   text hash     80c121510e4317c3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c0527453b04b313d
-#   text hash     efdfddde3b9b7fbe
+#   content hash  7273f8de8095cddb
+#   text hash     070c1859bbb0c40f
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

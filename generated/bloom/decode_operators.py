@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6013d2d40f8c21c1
-#   text hash     ee29e44b8c0bf3ab
+#   content hash  f94708df31e15d97
+#   text hash     a4b575fa1cf7fd3e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c179470861f4db4
-#   text hash     f4c6c70e10ccdb86
+#   content hash  bc62e6d3983e4c16
+#   text hash     96c72b7f03bd4a83
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d2d7d0da7d6f0b54
-#   text hash     50714c19c4ff1cd8
+#   content hash  0639590f1095fa24
+#   text hash     1ea94a705f80903c
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  881445486aa3d790
-#   text hash     1cae07e260cb918b
+#   content hash  ebabc096d79bb1c4
+#   text hash     1d17798323834a82
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fcf1da53ced83a9f
-#   text hash     6443fb4c93bdc50f
+#   content hash  dd8638a98ae0e5ee
+#   text hash     b6b8dffa1db0c18c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8f6d384a4b4da588
-#   text hash     aceae99ae87235e7
+#   content hash  92812a579dfda8ff
+#   text hash     912f09e011a1665b
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c552e9c7dffae743
-#   text hash     aa14a8b198ee990a
+#   content hash  fa1351cbc288b2d8
+#   text hash     ec4997199f7657d9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c6dcbbe04890e9a
-#   text hash     71ec4638b30e2216
+#   content hash  800aa8c16251d0c7
+#   text hash     340c59e105bf370b
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

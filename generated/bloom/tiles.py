@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a171b445ee9d5f24
-#   text hash     a4a12f68235abe28
+#   content hash  2ff22718cb4ff67b
+#   text hash     a0b42a82a85630ec
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a5be13f4ef319cdb
-#   text hash     062037202ebd6560
+#   content hash  ae533490d6ce1036
+#   text hash     3d80f74ae632c53e
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

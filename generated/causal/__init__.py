@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13a3e8a563ee2223
-#   text hash     2a72d44053d99a15
+#   content hash  e1d810b02f9d6d55
+#   text hash     baa4f60fed1ace71
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

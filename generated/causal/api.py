@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07aa40af5cf32fd9
-#   text hash     baabc13c2e0c2814
+#   content hash  2960b1f94986661a
+#   text hash     634825995ed9f168
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

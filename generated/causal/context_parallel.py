@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55ec11aff260c3cf
-#   text hash     87c2aeafb42cedc5
+#   content hash  9962bfcf17d6a677
+#   text hash     ed927511270bfb27
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

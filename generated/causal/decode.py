@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46ab9b0bc18eb38e
-#   text hash     227d91b2f79d07bf
+#   content hash  83d0aa4208970e37
+#   text hash     aa5780f575756b5a
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

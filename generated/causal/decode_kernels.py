@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d91d438e698c08da
-#   text hash     034c9a27fc9fa65c
+#   content hash  5e8cce587d241930
+#   text hash     2a3e37844fe631c1
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

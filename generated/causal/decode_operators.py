@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46e568c230b976dc
-#   text hash     3a8a2ed5e68e9adf
+#   content hash  7c6c37f13172cfea
+#   text hash     a57543029e48e933
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

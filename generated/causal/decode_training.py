@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6c2683fe289c847
-#   text hash     12c7342ba7422006
+#   content hash  5745adde2b84038e
+#   text hash     f53bff650256b578
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

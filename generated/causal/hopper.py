@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3d62845fc6a0c2df
-#   text hash     2faafee54901b449
+#   content hash  d90148339018d738
+#   text hash     25f9680a4ba7395c
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9d4a0a33614bfac8
-#   text hash     a5c6458642c7423a
+#   content hash  b2569f85ba67e671
+#   text hash     5d5bf3a9ac79eeac
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8f73a8db085223c
-#   text hash     28dccc0d7fe035c1
+#   content hash  3c2840ced4bb4f99
+#   text hash     04de5587879f3b01
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

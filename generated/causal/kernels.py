@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8db834dbd56db1fb
-#   text hash     e5819ecfbe988340
+#   content hash  c2a28e61c8e0b9d4
+#   text hash     2a096eedb3f33c9f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

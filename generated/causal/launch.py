@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3a864179c8346e9d
-#   text hash     6e984c56fe3575ff
+#   content hash  7c551b69b0f7480a
+#   text hash     f39469ba85650729
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

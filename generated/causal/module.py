@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  113b8ad59c475125
-#   text hash     3dfe59423b181ce3
+#   content hash  64770f62e6f56ee8
+#   text hash     c68cf380add661e1
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

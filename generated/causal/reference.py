@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae9297018513bad9
-#   text hash     5fb3c86068d0e23d
+#   content hash  ab8125240d8f4f97
+#   text hash     e90758b2c10c059c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b835ddd3bd2aaa7d
-#   text hash     86a750297c19d77d
+#   content hash  7630c39c334f38bd
+#   text hash     9b00c320256d4737
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

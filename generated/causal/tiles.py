@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  462ac66c13eb88e3
-#   text hash     c33e6138f661d147
+#   content hash  f67d2496ce34909b
+#   text hash     d3a6b264b1be1e00
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  490b939c768874b8
-#   text hash     0998d4f018ccc20e
+#   content hash  49eff49c20edc5c8
+#   text hash     684c5775be61fa38
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9515b2f9ae0ffd7
-#   text hash     ad0060a30a9bbecf
+#   content hash  d0552cdb88a7b732
+#   text hash     00c2373b6f414358
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc65e5a3295c82ce
-#   text hash     02f26e48a6d0039b
+#   content hash  545b7eea86ec2be7
+#   text hash     7353e94a37043a47
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf44a0db2916b5f0
-#   text hash     ecee7f19216ac5eb
+#   content hash  c358b0cb91ac3c47
+#   text hash     96d0b8deb7a763d8
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

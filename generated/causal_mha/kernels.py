@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  150bce2c29c97d84
-#   text hash     297e7575e8c7c011
+#   content hash  b22d933d2ee0dcda
+#   text hash     612d4839d6cd4722
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

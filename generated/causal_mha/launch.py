@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7a372c5b355bebe6
-#   text hash     be85f2dc01a42177
+#   content hash  a4ee7392a9038e18
+#   text hash     bc4ae16cc010062e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  da4c3a337fe7eee9
-#   text hash     0e9164681b6df058
+#   content hash  a04e19f005544829
+#   text hash     3a3d3d69485a93fb
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

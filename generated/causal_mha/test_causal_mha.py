@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  db50c0f2a3d5cbb7
-#   text hash     42f6f265d79b07e0
+#   content hash  9dc6fa3f5ef32177
+#   text hash     f2dd5f6256d45bdc
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f4762d2912ac1ec9
-#   text hash     a341b814885e2cdb
+#   content hash  25cd08c491aecd43
+#   text hash     392915a5a87947a8
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  035963654f9ca9d3
-#   text hash     aff2b3c4dbd85a58
+#   content hash  b65cef511ecf9b4c
+#   text hash     555ca77560c6381f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c2d5190ef30e14c6
-#   text hash     1711be4afba44834
+#   content hash  92970999ddfa9a83
+#   text hash     3f73a79ce2048e0c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aa67a5ede2d00226
-#   text hash     2c2d32ab13190d59
+#   content hash  54031da6edfdb01e
+#   text hash     f5ada533e79cde4f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  45cf9b9b82d572af
-#   text hash     8198a9701a8f1a3a
+#   content hash  0c6f7b7b1944f86a
+#   text hash     a3fc79c5b971c576
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

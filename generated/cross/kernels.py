@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  065685d31531030a
-#   text hash     702f353b005bb42b
+#   content hash  1aca68696c4dfa6f
+#   text hash     334cbfca14b8862a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e25eab4fbc76554f
-#   text hash     c2a75cb4e05329d6
+#   content hash  5fd87669a098dd13
+#   text hash     5a92b174675477e5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

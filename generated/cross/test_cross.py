@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  52c65c01bc885f79
-#   text hash     4df40d6e7d292ad8
+#   content hash  7af60b3a4f4e0e30
+#   text hash     5b8a43db61201d70
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be773178855a2d3d
-#   text hash     acbbf25781b47423
+#   content hash  33f03d70ea5e5701
+#   text hash     d90ff8b8eb636485
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f88768f05ee6a07
-#   text hash     cfc1cd927e9b6897
+#   content hash  8b1a855e5c8093aa
+#   text hash     16721ad9ce7d405b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

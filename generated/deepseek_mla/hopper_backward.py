@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3f78cdc62020e457
-#   text hash     88f28cc3619ef8e1
+#   content hash  0cd646460e2a2d77
+#   text hash     9cfc078838f76aa7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a39f2bf1985cdb3
-#   text hash     fb854441bea90801
+#   content hash  05b2a54fe5339de7
+#   text hash     412a1a03148b1586
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5ffaf493ec042246
-#   text hash     11c1cf00ec95e497
+#   content hash  01a6e086da39c0c6
+#   text hash     b43313a55e6085fe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

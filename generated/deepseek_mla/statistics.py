@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  92ec8423ac0bd852
-#   text hash     9f06b772ebfa393c
+#   content hash  8b142e5d2d8cf5f5
+#   text hash     02b3abe77ef5a869
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

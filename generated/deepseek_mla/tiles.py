@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e00ecb8d3425a1aa
-#   text hash     25e7d3221d27803d
+#   content hash  c0b48a893b535574
+#   text hash     4f317f6116aa0131
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  963c6b512e98b57f
-#   text hash     1d2dd265c2a3846d
+#   content hash  38456f16a1f97bee
+#   text hash     ea8fa68b73bf9280
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f13d0775ed2d5a4d
-#   text hash     61d2e84ed5ea94f1
+#   content hash  169e6ee9367f5ec1
+#   text hash     d95a2fd4a30fda1d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

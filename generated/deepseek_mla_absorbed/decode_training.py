@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  883f1cb21719a94d
-#   text hash     38154b94e3c2325f
+#   content hash  792ed96e1ec8fc63
+#   text hash     888818234a2ca163
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  82663341efca90dc
-#   text hash     53ea19d8eb6bd24a
+#   content hash  a0cf7c5f9d5b6eff
+#   text hash     3371ca9916bfd601
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

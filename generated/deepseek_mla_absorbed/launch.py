@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f0ab7b8320153fea
-#   text hash     ab2c8231d5a0f00a
+#   content hash  1aa3b6a9468c87f4
+#   text hash     45fb2096310d902a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

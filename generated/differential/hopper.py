@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aadab1bd43e24c3b
-#   text hash     07f93e4623220199
+#   content hash  346a0e47c10f99be
+#   text hash     82ea336323810e0e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

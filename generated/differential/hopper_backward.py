@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07a6c0794b2ed9b4
-#   text hash     cfa9d2097894f6e5
+#   content hash  6263b0fe9494dfcd
+#   text hash     376e57b146f948db
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

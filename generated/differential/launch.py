@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9ef59033a55960f1
-#   text hash     e3466a34ef8ebc75
+#   content hash  0ec591d839adfb89
+#   text hash     87e202473f68168b
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8414e896a2594869
-#   text hash     c35e3610a4146e89
+#   content hash  1040f84c976a9211
+#   text hash     4c52dc24ae19bf54
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

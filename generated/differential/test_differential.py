@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a93e77689b88de1
-#   text hash     7fb34fc4461793d7
+#   content hash  0f960d45daa2cda4
+#   text hash     3e334e14e3ca86c9
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

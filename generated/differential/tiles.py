@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  46af4f0cb61c14d3
-#   text hash     41aa26016c01f124
+#   content hash  db1377856bc53569
+#   text hash     6354eb7ca25297fa
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e02a9d8f8ef47b18
-#   text hash     33f49fd6f3314f76
+#   content hash  26488d93a1676b3a
+#   text hash     aba8092b1bb8d698
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

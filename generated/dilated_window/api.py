@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d316658483bb788
-#   text hash     4d4735fc9b84b7d1
+#   content hash  002ef6df8a5f8f53
+#   text hash     ca4b5f3b10a42707
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db720046ba37ee27
-#   text hash     7123fd7b4991dfaf
+#   content hash  e36ce69d5b1259e3
+#   text hash     18f7005ff088dcf5
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  836a50d5d4f76ee0
-#   text hash     d4603d2c44d4cc1c
+#   content hash  e715315d728fe1a2
+#   text hash     f04ac4610b34bac0
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7db302d2be961606
-#   text hash     d81cab59dc2adb8a
+#   content hash  15826b2840ae409f
+#   text hash     7624bf92d0dbb9dd
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

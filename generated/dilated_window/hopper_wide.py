@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f28d00f89608e31b
-#   text hash     5fd1f5606ffddc2a
+#   content hash  43d3f1c80bef9faf
+#   text hash     74028c28dde2287c
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c28ae30dab53ab19
-#   text hash     e4e85c6ee2d6a06f
+#   content hash  40758af88fbdce67
+#   text hash     0cbbe4c2402a51e2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8a5dfc588b179be9
-#   text hash     d3cf5ef979eb2afe
+#   content hash  ff181385f8028884
+#   text hash     58a958ea7b3573df
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2631cb740e800e9a
-#   text hash     6d5001d499aa1b63
+#   content hash  cce0d3be2a8cdbbe
+#   text hash     c5e4d0006cb9028a
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9d15439857d12291
-#   text hash     3d7afdd320c4747d
+#   content hash  a8f85ea5bf15d892
+#   text hash     f3f1d192f75aa218
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

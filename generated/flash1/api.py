@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b4d9b2478cb43fab
-#   text hash     d836dc04be7d416d
+#   content hash  d013c1617b39b444
+#   text hash     0734379ee8048485
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

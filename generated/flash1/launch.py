@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e56363f1c6a74de9
-#   text hash     bbf6c7bf011a1891
+#   content hash  1020a0355bdf7c72
+#   text hash     72422c70cd871bef
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

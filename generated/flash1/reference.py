@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1e8e5c351e2983e1
-#   text hash     2bb6bc5ad9aafed6
+#   content hash  49823d321aa4c6e1
+#   text hash     12763a2893a7582d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

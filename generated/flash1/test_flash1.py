@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9d5a182dac961ea8
-#   text hash     c3556b7a3ce54986
+#   content hash  71b2cc55c14ed209
+#   text hash     842c52c6a00207d8
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  551b585d8fff958a
-#   text hash     c777f7a8fbd0a92f
+#   content hash  08e1bda60ee5bdae
+#   text hash     f505cc0ece4ca42b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3ee62ff36dab067b
-#   text hash     df3d7148fda8ec33
+#   content hash  c632e0855c6dba62
+#   text hash     2cfdcc13268c7cf3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4e1698d09404d751
-#   text hash     9d5905f0438c0d08
+#   content hash  4ea11dba4eadf66c
+#   text hash     49bd2c32ec32709b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

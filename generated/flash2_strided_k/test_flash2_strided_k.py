@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4f1da06f9a4172dd
-#   text hash     1d50eb20045de8e6
+#   content hash  2054cd3311fc0352
+#   text hash     f805f3f8f737f7db
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

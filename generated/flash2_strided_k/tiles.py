@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  04c89bfe3d73da80
-#   text hash     1ede049eaefa3359
+#   content hash  a1165aee714c39da
+#   text hash     213c2685d87f741b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

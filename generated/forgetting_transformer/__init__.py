@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  18bded74edc27f70
-#   text hash     3c68d6407296eed1
+#   content hash  df0785075c1314d2
+#   text hash     3c2afdfc7b286cff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

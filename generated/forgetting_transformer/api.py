@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1026cba65874c219
-#   text hash     be225eecbbb20a6e
+#   content hash  3901746a3ef275b9
+#   text hash     9fd69c7f4c0cf2f5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

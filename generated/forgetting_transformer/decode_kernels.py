@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  739ad13311fcf86d
-#   text hash     f48a0fe5ba29c583
+#   content hash  f869056b3c2e1786
+#   text hash     c8d9d84796e1189f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

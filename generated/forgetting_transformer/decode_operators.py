@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4bb4f8c7a999ddc
-#   text hash     6b9e1a5565e98a33
+#   content hash  37729fed3ff427e8
+#   text hash     64141fb1197b6fca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  97ae7bc5b5acad08
-#   text hash     e256f19576a54fbb
+#   content hash  d7bdf79d007e8837
+#   text hash     bc41d99e1f6d20e9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

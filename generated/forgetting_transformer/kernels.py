@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  985ec02d98bc38b5
-#   text hash     646372e596984a5a
+#   content hash  c314f63879197f62
+#   text hash     dd4ed8944b85d2e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

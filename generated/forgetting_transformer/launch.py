@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  896e6c939c7de5d9
-#   text hash     591e85db9a7bf51a
+#   content hash  92f66dec719bf879
+#   text hash     42246387071feb78
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

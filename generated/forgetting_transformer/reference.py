@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  deac82839f277d8d
-#   text hash     cd595ece65fbe360
+#   content hash  7a9c22a9e5876aaa
+#   text hash     f05903b570fc39b2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

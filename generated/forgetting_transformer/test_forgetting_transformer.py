@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e7800557fadfc85c
-#   text hash     acaf3ecb7024fc6f
+#   content hash  391f274033a7f5f9
+#   text hash     95c87dd0f8267d3d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a803624ee69ea45d
-#   text hash     7b8800be33164877
+#   content hash  86d316c0ce14f450
+#   text hash     f26774c746cd3ae7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fbf5618cd11cd861
-#   text hash     56707f6ec0823342
+#   content hash  b9fe4097bf9edccf
+#   text hash     55f65cf4b87f3f45
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

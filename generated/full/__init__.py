@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d750580ed9a1c12
-#   text hash     fd52fa13eae3efe2
+#   content hash  92ddc60c8ec336d8
+#   text hash     50f136f761ef5563
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c6a46b5aae0a7261
-#   text hash     3e151b681a1c8fca
+#   content hash  cb621f6b8ea28ee8
+#   text hash     d5b19ed7420134d4
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  61758262f5bea7e9
-#   text hash     8c5220460f0d24ab
+#   content hash  b76e1e3894b2bf4c
+#   text hash     f5dd832e1d4f4099
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

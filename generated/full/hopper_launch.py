@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18279bec0a72ff3d
-#   text hash     24aff9d963970229
+#   content hash  bec81f2a2ddfac99
+#   text hash     180eb53fb2d16795
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  697919180d2ee7ca
-#   text hash     51ff2964296fd2e4
+#   content hash  95b55ccbdd428046
+#   text hash     caf46a3f735c12f7
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7e21f85fba8d34c3
-#   text hash     e0f7521350e68294
+#   content hash  41414957d030763c
+#   text hash     48870ba85bfcbdb3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0021a0d742361525
-#   text hash     084d110cd69f2775
+#   content hash  b32d3720d488aff9
+#   text hash     70888c5c27aecb22
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e33676a454f2880a
-#   text hash     28196514b87f9aba
+#   content hash  8dad5d66157bfb75
+#   text hash     d3620cc332d30d06
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f45a9eb3db56aa32
-#   text hash     9dec82802ea8136b
+#   content hash  54ef5230f1682435
+#   text hash     8a7352db6f754668
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

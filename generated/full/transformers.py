@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4223e960d6bef3d3
-#   text hash     5ec97115d2852e41
+#   content hash  fbeef13cc844a2b4
+#   text hash     147cb9caba07c4d7
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b890e1fecaad625
-#   text hash     8c16f9175a7076d6
+#   content hash  4d54d28400a562ca
+#   text hash     58e745d9861518cb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

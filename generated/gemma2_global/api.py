@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dd633cc05e2c4e79
-#   text hash     01f754f112f211fc
+#   content hash  0071fda2babdc6a9
+#   text hash     0b8ac8af6bada994
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ffe1a936b0b4a3f
-#   text hash     98712a44a2fe7e8a
+#   content hash  00c9415407bd57cf
+#   text hash     cc3efe1cf4fc35f3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f6863672ab44d15
-#   text hash     9a5dd1b66fb8bc0f
+#   content hash  7662aee62f3d823e
+#   text hash     9db5bee051298f69
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

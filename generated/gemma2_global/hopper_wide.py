@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b06597148ec54209
-#   text hash     9696b73d476fd5d3
+#   content hash  3fe6f6b966dfdf3b
+#   text hash     8ea30dc573f9c3b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

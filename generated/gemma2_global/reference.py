@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  90675aae24711db1
-#   text hash     8abf3c5ecc07e291
+#   content hash  30848ff6f97e8ed6
+#   text hash     37e9a10d74490478
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

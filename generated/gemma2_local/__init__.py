@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  333793f94e915b1b
-#   text hash     658472a4c3d44d84
+#   content hash  a89e311e28888e41
+#   text hash     554c1074e4dd3db3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

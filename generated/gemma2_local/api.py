@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  72c823952a42616b
-#   text hash     1152dfa2fa23b039
+#   content hash  cc59fd1e1511f95b
+#   text hash     6d9c76aec2009522
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

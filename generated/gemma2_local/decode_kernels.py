@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b9e6c13419028321
-#   text hash     1b182f8caa21af59
+#   content hash  9c9b6111d08ac3e2
+#   text hash     ad7d5094b2472076
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

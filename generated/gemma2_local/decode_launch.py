@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6048085ce367aff9
-#   text hash     54f2205c63cce064
+#   content hash  a6888d06c03df9f8
+#   text hash     618ec3288b5b4d69
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cbde8060eb0d6f9b
-#   text hash     60d67e1150d55ec0
+#   content hash  373859501ec38b01
+#   text hash     993e6fa5b95874f4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

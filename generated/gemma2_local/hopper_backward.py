@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce9acb2e38fdc977
-#   text hash     59013cf3d38632db
+#   content hash  6938fbfa83780d10
+#   text hash     e22430f36eb5907f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

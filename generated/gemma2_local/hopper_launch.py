@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b256fa0f3e1fc30e
-#   text hash     ed8d8f2f8da81a5c
+#   content hash  fe46dc1d28dc60e4
+#   text hash     5940a90545ce4fe2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

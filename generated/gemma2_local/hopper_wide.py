@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cbd0f7d3faa655d3
-#   text hash     03ad85a3caa24920
+#   content hash  2ba1bb3a1f97c545
+#   text hash     31228a726dc8a49e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

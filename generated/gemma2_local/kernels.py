@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1e6ebf17172d4af
-#   text hash     f2b5bec9d18550d6
+#   content hash  e1bde5c69ecec679
+#   text hash     e1126411bb185367
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  49252580b8d6e29e
-#   text hash     f32d0c28a7a93d56
+#   content hash  9c359d375fa41563
+#   text hash     687a2cfdaf4625f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

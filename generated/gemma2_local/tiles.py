@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8a4a87119daefd10
-#   text hash     e475f18696a7c4bb
+#   content hash  52fd55ea71640bfe
+#   text hash     df07c74eab8263d9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c01eee6803c9f5f8
-#   text hash     64d1ef689c0e2a0d
+#   content hash  909ca5427c6def18
+#   text hash     4d6e3b9f423d93d6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0ce4e48bbdf0f7f8
-#   text hash     bfb952e6c9c362fb
+#   content hash  c86b1894fe89bfe7
+#   text hash     1a697b41cc5fd6f5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cad8364bad9ca969
-#   text hash     437ac0bfc73034cc
+#   content hash  06feeb10d5c3c00b
+#   text hash     9a1822fcd899353c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

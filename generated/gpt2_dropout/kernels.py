@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  38582c919ab5866c
-#   text hash     0fede03b403e5a3f
+#   content hash  763162a8395dff81
+#   text hash     624515acea3f78f5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

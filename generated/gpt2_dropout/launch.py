@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  762c3615bc42f99b
-#   text hash     0918035bdd73e329
+#   content hash  6dce53b67ad112a7
+#   text hash     8070ea1ef68a5543
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

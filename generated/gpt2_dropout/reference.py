@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dc9e3fe42e510908
-#   text hash     09a61d3b17b5d84a
+#   content hash  571c8c572c73f2e7
+#   text hash     19731a306301e5b8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b791834200fec13a
-#   text hash     5a27bf0e18410d41
+#   content hash  9dd3218fa1d2d10e
+#   text hash     9141f4cf84665dc5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1492c09f024502d6
-#   text hash     92536199b18d3f25
+#   content hash  c4b0d6d4a623d3ec
+#   text hash     a027edcfc81186fc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee2131d230570939
-#   text hash     0348df4428c03333
+#   content hash  8b67967923ccc87a
+#   text hash     09da2e1cc1da0470
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

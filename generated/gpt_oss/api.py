@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b8ca052dc00ad539
-#   text hash     a867d1ab94973199
+#   content hash  e44f5531eb7e3a7c
+#   text hash     d28857612a6d3b10
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6172e1168f5547a6
-#   text hash     cfadc66cceb79159
+#   content hash  08d67ea52e9adb13
+#   text hash     0c64f5e5b65fa0ff
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4c3fbee2c327e5b5
-#   text hash     004ac5d777788a6f
+#   content hash  93fad038ac9fb1b8
+#   text hash     7311775f79ed0080
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7e00f3f0e74fbed1
-#   text hash     60be55c4092fe03e
+#   content hash  c020afed97a5e0b5
+#   text hash     046fc33dbdb320ff
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d56e34aa2bb8926c
-#   text hash     88c80f12c9adcaf4
+#   content hash  243d173c16b77cc3
+#   text hash     df341ffb21417ef1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f5fc8a532f156555
-#   text hash     269599fa0bc2f7c3
+#   content hash  c26be50809d025cd
+#   text hash     bf9b2352989df197
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

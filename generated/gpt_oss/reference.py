@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a1909d78f92d0083
-#   text hash     d74f97298644aabc
+#   content hash  1c6626cd4c957c35
+#   text hash     c8c80f3b1b4f3cd9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

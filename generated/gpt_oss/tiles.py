@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  79ee527510aa7962
-#   text hash     5414897e134dc239
+#   content hash  c51bf54ff1c7e01c
+#   text hash     b378f07951ff6fe6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e29e9ec7b9a1c6b6
-#   text hash     c172919686b8436c
+#   content hash  37b5bbfa664b349f
+#   text hash     28b68ba70daee5fb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c694294d73ec93e9
-#   text hash     ff8afce5bb8447bb
+#   content hash  71bc4a8acd4367ab
+#   text hash     b2c5520716bb9af8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

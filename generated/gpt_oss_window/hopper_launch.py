@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5d9b58a13409cf8d
-#   text hash     5d46f383331b5635
+#   content hash  f9a202f91aa3ea1a
+#   text hash     ce8aed52d8d1a4f8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6279280a2d2aec30
-#   text hash     36bfe62e188fbeaf
+#   content hash  fe34167f17fd96c3
+#   text hash     4a04c22b87c47882
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eda36c93a2af7827
-#   text hash     1e595ca9cc6a9d3a
+#   content hash  c4b608e0eeae262d
+#   text hash     a6730ce2634b6697
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  275bd754f310d294
-#   text hash     6d1b18f28e8a80ed
+#   content hash  ba8142c4da6bd025
+#   text hash     0aecf546f97d8c5c
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55fc134abdb9cc72
-#   text hash     b0cf1cca9fe72066
+#   content hash  b82cc87df9acde73
+#   text hash     8e3161d8cd1fce8a
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

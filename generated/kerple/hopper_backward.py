@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77adf0b8b4728e2c
-#   text hash     7b570c9a47a04347
+#   content hash  388053a2ed825e6a
+#   text hash     4c669a2aee405935
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

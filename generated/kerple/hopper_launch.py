@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  84a3396d9170c68b
-#   text hash     767939ff9a4685e4
+#   content hash  0df44a1ef8564f33
+#   text hash     dfecbb493f101c57
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b7a90018f3357fd
-#   text hash     36aa9bc8f0fc41ba
+#   content hash  e8b0ae58aeb95387
+#   text hash     f1335e92a64da489
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61bf134d42dbbd31
-#   text hash     61bda482e387f9ca
+#   content hash  f9b8152f4e517d0c
+#   text hash     34ecae7904a3258a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a55c4a761602a840
-#   text hash     9aa12dab6b58c1df
+#   content hash  5e80da0e92e83b1f
+#   text hash     06b0e7f4380b8ac8
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

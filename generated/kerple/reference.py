@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fb42691d632e19eb
-#   text hash     52a9c4e1923334ac
+#   content hash  8f8f6b96484214fb
+#   text hash     0a7d28d1e4578907
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  31731a3f3cc6860d
-#   text hash     7f413b70763d52b0
+#   content hash  b1cc1a53a5526c14
+#   text hash     2139dc8f57bed40d
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5e601d75d6e87264
-#   text hash     c5b110ff49b03ad4
+#   content hash  21eefb347104ac8e
+#   text hash     5e8ab94dc10101ac
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

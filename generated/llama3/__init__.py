@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eccae53a2faa7aca
-#   text hash     ed530a3fe3bd7dff
+#   content hash  3eb9f6a13bcddd56
+#   text hash     87e1d67612efa5bf
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9d817f792b48682
-#   text hash     2c92d6790d2e56c0
+#   content hash  c7152e01e5a49eaa
+#   text hash     ee80a8bced59a99a
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d90f22cb0673e92
-#   text hash     4df9be47263deec4
+#   content hash  9fba784323c48e30
+#   text hash     030279fbae172c05
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  441b336a737ee951
-#   text hash     7f3b6ac025164d41
+#   content hash  bfc1aefe6c992a55
+#   text hash     a10e48fb3c3a03b1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

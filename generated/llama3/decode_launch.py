@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76ec58247baf5c16
-#   text hash     a152ffb1b3842b29
+#   content hash  2179d0fd5f1a2c89
+#   text hash     ec0791c88e4efe4a
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb569de020630816
-#   text hash     8490e7f0352b5bb1
+#   content hash  755f278c91a9b60b
+#   text hash     a70e04ca713dcee8
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

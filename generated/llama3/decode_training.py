@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  724dea425e9354f8
-#   text hash     2bbbb32e76d22e75
+#   content hash  ebc5ec1c075059a1
+#   text hash     21e1d24ac4dfca87
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

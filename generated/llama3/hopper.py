@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40ee21820b884c45
-#   text hash     a223e7b03557073a
+#   content hash  b399289ff0175732
+#   text hash     52bdd5a25d296893
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e3f8c4031c5fe9fc
-#   text hash     c9c2b419ab4ed6f3
+#   content hash  a70bdc69b10daf65
+#   text hash     1be6adc0eb0c9b1b
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ab7ca8592853d6f7
-#   text hash     7b554077dab7cf44
+#   content hash  9e943ea0d879196b
+#   text hash     62b54bec4c30a6f1
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e05577e5da9ec4ce
-#   text hash     fed10dc3bcb97159
+#   content hash  f339e4973ed7f0a1
+#   text hash     630452369551be93
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  da0f291833c17ddd
-#   text hash     38adbe0220b966a5
+#   content hash  35a757d8d5baa549
+#   text hash     71ede3c97d0d13c0
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

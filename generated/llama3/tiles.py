@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  289d0a370c929394
-#   text hash     45c3d1fabefc6e94
+#   content hash  6468cf60037cb584
+#   text hash     c9f145beceb902b0
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

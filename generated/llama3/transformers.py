@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  575e01984c1e3ba5
-#   text hash     1150dfae4a96837f
+#   content hash  984ec742ded4269d
+#   text hash     131d1a98983b1000
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ff1b15a5951148c
-#   text hash     27aee9cb0f3a84f8
+#   content hash  bfb288e44cb9e1fc
+#   text hash     edbe3ac6a7a9e87e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bd8dc9bc002311e1
-#   text hash     91cc7b5d628d09c6
+#   content hash  305c6d862a0b346f
+#   text hash     47278a2e78e815a1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f515ab9eeec39d65
-#   text hash     ebc9f4f0fc62cd0d
+#   content hash  42ae609586221d35
+#   text hash     3a0f9bc31a9bbeae
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

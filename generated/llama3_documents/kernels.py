@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ed74d60aa1962d0c
-#   text hash     22bdb95997a66768
+#   content hash  79e09f788b962ac3
+#   text hash     788f219dd80aa927
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a8308369d43be203
-#   text hash     71585774986803ac
+#   content hash  f1af88fc9d78c199
+#   text hash     61523e3fd4bb86bb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

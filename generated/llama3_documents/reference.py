@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  454b25aed24bc35f
-#   text hash     0b5b595e384dba7c
+#   content hash  f060031550b0462b
+#   text hash     4b3e964156a2c638
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

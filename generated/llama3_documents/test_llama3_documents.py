@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d760ff05231e31e2
-#   text hash     6b4486f3a5c10582
+#   content hash  ab4d836de833cb26
+#   text hash     3f9f7fca63ee7bee
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c4e915aee64ce3e9
-#   text hash     6fbfbcfa25734be7
+#   content hash  dd4feac6ca036d50
+#   text hash     0a2609c7d7a42ff7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

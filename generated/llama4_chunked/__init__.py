@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b60605945af4eb27
-#   text hash     b31ccf4b75ac1a3d
+#   content hash  a1c82a8605c8147b
+#   text hash     cf9655d43bf88cbd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d307e48c3f490fad
-#   text hash     6415d7f5d4da0e62
+#   content hash  26c0cb985d2d32c8
+#   text hash     e04e2f92b5b57f54
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

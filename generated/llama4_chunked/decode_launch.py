@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43dbd5cc5a6bde38
-#   text hash     fc855f84717f1143
+#   content hash  b1f576c2cf7d6ec3
+#   text hash     9112f7541625ed74
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0acf83953fb7b748
-#   text hash     97fe2d0892e24cb5
+#   content hash  59b192606b3fef51
+#   text hash     724bf67fff5b9b6a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

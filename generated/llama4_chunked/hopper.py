@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ac35cf51dc523e6c
-#   text hash     19fdb43f82c9fe50
+#   content hash  3b170eb731bed228
+#   text hash     abf9d1fde10322a7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  860259108dc1e28a
-#   text hash     6ba6b6803e1ec82f
+#   content hash  38e8db99484ef17f
+#   text hash     aeeb71fdfd81fecb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9169c66f63c1cd68
-#   text hash     add9de2b6ff990fc
+#   content hash  4c0d9560cd8d1871
+#   text hash     4bd75ced76d504c4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

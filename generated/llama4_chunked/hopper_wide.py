@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ee01b9b5803a75ce
-#   text hash     bd79e2a65e384e8f
+#   content hash  bba1088b2e81d660
+#   text hash     887c27430776001b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

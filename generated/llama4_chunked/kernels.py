@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8736f1ca50a7633c
-#   text hash     37de4a247b7f1ab5
+#   content hash  92137343d300f831
+#   text hash     e6f039a72b13cb43
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

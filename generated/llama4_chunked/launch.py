@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  66d07df5a5b3711d
-#   text hash     16affbbea4af943e
+#   content hash  d5d5f2f15cc2c332
+#   text hash     6c84f0dc973a61b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

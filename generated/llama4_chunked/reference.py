@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  77aa0e30334d49bc
-#   text hash     6ff695e0470eecf8
+#   content hash  cc32cb6444e1146b
+#   text hash     3e95eba527fa42e0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fbad7199d8ae3f3f
-#   text hash     74e5f9dcb3b146b4
+#   content hash  6156158390606111
+#   text hash     bb0a9af52af598f9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8bfad20725284b4a
-#   text hash     acaef3ad0ec6e031
+#   content hash  65c7a65fe87910c7
+#   text hash     1e44be5b8ae45a45
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

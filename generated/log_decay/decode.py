@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  20e5346c0b3ca07e
-#   text hash     67e5ac61254e6298
+#   content hash  40608fadc970359c
+#   text hash     65c3a945dc66a66e
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a9455232b5d52073
-#   text hash     f50c006f71128725
+#   content hash  4108e430fa1fff5e
+#   text hash     2a460c3138a03077
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ceb6a4e5400e5b0
-#   text hash     490da1d900162cd8
+#   content hash  75429ccb785c1057
+#   text hash     0303f50d0e727a56
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b3cb73343255b80
-#   text hash     f737d8d45839c529
+#   content hash  b8671dac4b58a605
+#   text hash     32ea9589bbb3522b
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

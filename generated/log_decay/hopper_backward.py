@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c020f02b5bfcffb8
-#   text hash     26d727eea2321ab3
+#   content hash  2992f8ca598bee02
+#   text hash     40bfb27a8c1d99d4
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

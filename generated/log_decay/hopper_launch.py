@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f15a3fbdf607902
-#   text hash     d4558ef434b01779
+#   content hash  36ec42fbf28ab335
+#   text hash     c06527c5ae19dbb8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

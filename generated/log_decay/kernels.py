@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  968d08e91d2f326e
-#   text hash     35d448309a5136ff
+#   content hash  24ec0721f23d9f6e
+#   text hash     7ea8a6961fa7a0ed
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

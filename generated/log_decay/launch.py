@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60f461a6745a338b
-#   text hash     2909a857a1d42da4
+#   content hash  af73bc0e16e0b478
+#   text hash     0428d1ad2fbbea6d
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  451621b13b7c3d65
-#   text hash     b5c3b82822e9b00c
+#   content hash  893ac9b3af7484af
+#   text hash     1f576f6b2a25ff87
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  077d0e40ea4180fa
-#   text hash     87dec6c5b0022004
+#   content hash  7ebfc15fb4b4c8ec
+#   text hash     75e023ebaa6d76ef
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

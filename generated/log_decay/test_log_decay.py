@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  30299ba93344f62e
-#   text hash     6b03b527c32a9e44
+#   content hash  12e26f51b3576bf9
+#   text hash     1b6aed770684e5ff
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  857918d953b84c72
-#   text hash     c63d615d91282a7d
+#   content hash  fddefce59c7c581c
+#   text hash     099d900c550a018b
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

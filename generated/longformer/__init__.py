@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ee7dd6b5eddd5c1e
-#   text hash     8e828a916d5ad6c3
+#   content hash  09fbf81d075e2654
+#   text hash     e503119484bb15ef
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

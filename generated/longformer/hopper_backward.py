@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  95e2750fcf1a7058
-#   text hash     7697a9c70adf8169
+#   content hash  6e63860c34ae0ea6
+#   text hash     bac9d02df9e439a3
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a194b11f231ea00e
-#   text hash     d9739b21abba19b6
+#   content hash  778ae7ae241a5457
+#   text hash     fb54dbfc55cf91da
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

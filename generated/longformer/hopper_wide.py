@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8d2e3d92f18b6683
-#   text hash     4dba076e2e15dca9
+#   content hash  6275af7b4eac6f4e
+#   text hash     cd0caf43f1fb3055
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e220b99933dc1cf9
-#   text hash     4b6f77e8b56eef06
+#   content hash  c8ad22646035f880
+#   text hash     130e7a3ed53ea0d3
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

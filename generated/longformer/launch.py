@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d7b2172168ea8a63
-#   text hash     d97ecaa0c5856e91
+#   content hash  c405c22050d1ba08
+#   text hash     9431819c5fe47241
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bef6a7ac3850748f
-#   text hash     cfb6f59fea304341
+#   content hash  d4c4c1cba9109ec3
+#   text hash     71fa0283ff3fb7c7
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ea7ed0bc1f5577c3
-#   text hash     fe74a815884034d2
+#   content hash  97c65d49766a2a33
+#   text hash     23812bf0651ab00e
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  17e422398c554a8c
-#   text hash     90a5cbe79f62b403
+#   content hash  d5e129d52d563e7e
+#   text hash     62bd26b1b847c778
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

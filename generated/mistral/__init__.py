@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3c9653e26113fbf3
-#   text hash     abf17abb9d64c1af
+#   content hash  b391f390eaf303e2
+#   text hash     86c2fa141ec02176
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9781031a7e32dbdc
-#   text hash     b375d18514c20c37
+#   content hash  87e38c5c780ad7a1
+#   text hash     05153240c6eaa330
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a82412918dd385d9
-#   text hash     a2961b33791a12b2
+#   content hash  b213b95cbaaadabb
+#   text hash     33cba95d8d2a074f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6f6c89c09bf22d9e
-#   text hash     6c47511be5cc7d10
+#   content hash  5f75a0dd1dae1f68
+#   text hash     9645ed2989f9e085
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c1a28d16b97d0a8
-#   text hash     cae1ab2bcb8888fc
+#   content hash  cfde80ebb8518fef
+#   text hash     684c88e45bb0313b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

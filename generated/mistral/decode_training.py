@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  761a6b02eca7f309
-#   text hash     9a76c78fd6b8469e
+#   content hash  0a9094fab7dc7599
+#   text hash     c1b5c966c79818ba
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

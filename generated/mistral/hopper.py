@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  52817763510f2e5e
-#   text hash     668189ebf52a6834
+#   content hash  ac2a5123cae501eb
+#   text hash     0cbe611d5f2759bc
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3cd724a398032ae5
-#   text hash     befc1e1051467f82
+#   content hash  278bfd37bc368a40
+#   text hash     b1a3f65914f7c915
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

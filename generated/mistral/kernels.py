@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0d18fca17485abdb
-#   text hash     fa0917a6a7126dd1
+#   content hash  a5df18ba776adad1
+#   text hash     0ec2161c109cde14
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

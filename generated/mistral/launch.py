@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  40b24be9429f0155
-#   text hash     e51a13875a56ed06
+#   content hash  0e8f0dd067d360e7
+#   text hash     1c774131d1eddeb4
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b5a7f3ec47a96f58
-#   text hash     46e6b3aa54d481ea
+#   content hash  9419f09828c76666
+#   text hash     65bd1c0237e93e33
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

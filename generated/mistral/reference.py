@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0520b56489e25923
-#   text hash     80d7f5f669345867
+#   content hash  ec4c88b1b6a7d774
+#   text hash     2164d2892b835140
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2081d9c0dae8e854
-#   text hash     f9afe706a5234a63
+#   content hash  03270853b887d933
+#   text hash     81b37969d68a5f54
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b7eb2dbbb7c5996d
-#   text hash     6192b1bf6d043a9a
+#   content hash  5962350d1a692a57
+#   text hash     6112f9ba044fb75c
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  285eacea89a88bcb
-#   text hash     e9df0a7f3c6ee8e2
+#   content hash  89022654c98a06d5
+#   text hash     1b48aa9816db9ece
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

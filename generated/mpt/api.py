@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69ee59bbf0b2fdce
-#   text hash     327650aaaf6dcc6d
+#   content hash  c156eb8e3e39091e
+#   text hash     d783554453b97c28
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c7b831afc8180b2
-#   text hash     3eb2c818409b0f17
+#   content hash  dc6445c2efd20453
+#   text hash     e4da83ed67c9f111
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93c3d1cd1102a8ec
-#   text hash     a769cfb8e119a8ca
+#   content hash  3c9ef548f5d9be9c
+#   text hash     3af8a9ed55eeffec
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69460c3d7a986f79
-#   text hash     b14f0f021140c3da
+#   content hash  6fcca7a810cd431a
+#   text hash     6d03a39e67bc0031
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bc220d3b973dca0c
-#   text hash     12bb492ba2d74fe6
+#   content hash  8a31757e00a727fc
+#   text hash     2166363b4869f2c1
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8717851251a0c763
-#   text hash     398923fe50354caf
+#   content hash  3ee51eee3a67f5c8
+#   text hash     0ffbca66bce47c80
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bdb66ef678c3d743
-#   text hash     9ea7a5591a7bccc1
+#   content hash  0f0d461a12c349db
+#   text hash     0eecb1b1c34fc574
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

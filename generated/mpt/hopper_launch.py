@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fce12f2f38130ab
-#   text hash     4a687add08621679
+#   content hash  9e7cd5d5be757620
+#   text hash     b6fc1756f98e3496
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

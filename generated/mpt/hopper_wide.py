@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  22a471c951633182
-#   text hash     e0086fdd59078aa7
+#   content hash  89d4c69788a75033
+#   text hash     adcd9ff6d24f48e9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7d7eebdec988c91b
-#   text hash     eeaade07f959f38e
+#   content hash  19ff9861847a71d6
+#   text hash     2984ad9bae092df9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

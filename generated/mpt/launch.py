@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6fe1e757bc02d3c9
-#   text hash     95408238ebf67fe5
+#   content hash  0f504598f84efbd9
+#   text hash     41b8372562c3c148
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

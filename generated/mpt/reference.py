@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4f2940b8e0e25a9f
-#   text hash     35a3e7f5a905e312
+#   content hash  0a7b234c9926750d
+#   text hash     6239ab04addda6b1
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

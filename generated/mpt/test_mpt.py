@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42fea5a0c12e8521
-#   text hash     41d9898db179b493
+#   content hash  ece41ba9b421051c
+#   text hash     9735133d6557d776
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93e62cb9af7620c7
-#   text hash     c2b11cb1a2bd9a49
+#   content hash  9c0b2a6e5cb1f6a8
+#   text hash     79f6c6b4e957746b
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

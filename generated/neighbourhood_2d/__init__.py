@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  92948f44ba4c78a3
-#   text hash     f3f5a852f47c7d84
+#   content hash  ee52e9d197025461
+#   text hash     4beb5d0643512686
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0e75d2e52d53c7ad
-#   text hash     cad759b8695c5871
+#   content hash  c3bbbb60852b4b84
+#   text hash     878e03261535fee4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

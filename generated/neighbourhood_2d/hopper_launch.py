@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b639207454ee12ba
-#   text hash     bf82a92ae3f0af69
+#   content hash  f1a47e74131a39ed
+#   text hash     bd4d6fec8c5627e4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1a7e144d9b6f1460
-#   text hash     efadef7ea75bee5a
+#   content hash  c5a3c6d5596543d0
+#   text hash     40415eeaeca01c9e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

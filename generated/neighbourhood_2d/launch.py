@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  063edd6e28feee67
-#   text hash     4584f95f0e65072d
+#   content hash  597862cdd404bf5f
+#   text hash     1e5c942afe6bd463
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

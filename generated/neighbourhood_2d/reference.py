@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ade47f399eb1c758
-#   text hash     a0c7ab36ef32cd04
+#   content hash  14e480c98e75436a
+#   text hash     a5b1ab00fc8aea7a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

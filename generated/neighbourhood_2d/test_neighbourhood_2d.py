@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f10432efc1d6e77e
-#   text hash     3602de4dd38ed531
+#   content hash  3ebe1d3242179d09
+#   text hash     c6ed5379ae5106bf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

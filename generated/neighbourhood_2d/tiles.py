@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  deae7119eff40fff
-#   text hash     4998853c4f04f1d7
+#   content hash  fbc95e2a5165cd26
+#   text hash     8fdb9ec98d6491b2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a28c7db9df3f48c3
-#   text hash     e55d883ec7360925
+#   content hash  5343000fd6b9dc49
+#   text hash     080612fce4e2647b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

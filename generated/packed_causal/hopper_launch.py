@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7fc490b61b11d52
-#   text hash     2feaf2d19604da59
+#   content hash  f69ed6f6ccce017c
+#   text hash     685090401bb033e1
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

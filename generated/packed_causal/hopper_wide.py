@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eda3131ac5022d64
-#   text hash     89d26c8faa4001d4
+#   content hash  ae62aae2c34a9090
+#   text hash     ea86612529fd658c
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  49312e0b135e520a
-#   text hash     2159a2a9b543af7e
+#   content hash  30aa05d746a17822
+#   text hash     d01362da1050a43f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a8fb1d1b6b3865b
-#   text hash     ebe945fd4400d548
+#   content hash  7b6ff76b27707d72
+#   text hash     e95d99062f5c9b80
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7850951264620b56
-#   text hash     a57a43b71bb7633d
+#   content hash  c74ec70d41538bcb
+#   text hash     8f023f0d69d5e410
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0590d44fda3d1fb2
-#   text hash     c11a6de6bf23e221
+#   content hash  0aa4e507b53c46c0
+#   text hash     be1cd8710b283d24
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

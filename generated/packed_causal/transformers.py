@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62ba16c7cb870cb9
-#   text hash     e36cf1338d21d42e
+#   content hash  7ab30efa41ed8579
+#   text hash     185159f871657a4c
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

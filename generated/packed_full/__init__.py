@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54da0fc14e5f6396
-#   text hash     e37a1ffe6484ff0e
+#   content hash  0cb4edd8114ed809
+#   text hash     018202053d5d5bd3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

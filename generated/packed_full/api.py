@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1ee9bb92bb9db333
-#   text hash     812e268b9a2e6721
+#   content hash  b6b0eca02e709105
+#   text hash     b6dd6462afb679c9
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb2a12cdf97ab03f
-#   text hash     e69e02c229d5ed18
+#   content hash  cbed6f36828957ed
+#   text hash     221a90e20a669e52
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c82d7d391bb55377
-#   text hash     070e07473256cb0a
+#   content hash  366b27bd52f08ecc
+#   text hash     ff7a17bc33ab344d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  185c46020bb204e0
-#   text hash     a1cbcff606fde45e
+#   content hash  c9b7d47f5195fce8
+#   text hash     0d7517a8d90eeac9
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

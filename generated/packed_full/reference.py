@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d929e01d0bb8fb05
-#   text hash     2c77d3340a184810
+#   content hash  b8e789234c3e8608
+#   text hash     189a4e70c8d9926f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

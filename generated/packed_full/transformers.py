@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  167d733c21e76f1e
-#   text hash     8b5924b2558874e1
+#   content hash  6f503b1ff09f97d0
+#   text hash     dcc89e9adaf243ac
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d2074287ab74a8b7
-#   text hash     e58c5b6883079d36
+#   content hash  2d7bff0d291dd8c8
+#   text hash     0459c5bd7b59b713
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  15341c5936a93e38
-#   text hash     ff8b6ebec8160318
+#   content hash  5bcf9edafd973a34
+#   text hash     e93764b8640bd12b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5598924e1103904d
-#   text hash     76d50982df8c0f0f
+#   content hash  d62b92bda354b07d
+#   text hash     9571e48464363c71
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

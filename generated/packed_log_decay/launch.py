@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b9e66462b659839f
-#   text hash     94f8a9fe69d3218b
+#   content hash  14a5dbc6000fac57
+#   text hash     621006687a34fcf2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  513ecc110637bdd0
-#   text hash     7b90565976bea0d0
+#   content hash  b1eaae92e63469cb
+#   text hash     d8306b9cd4e41b29
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  155f32c140775516
-#   text hash     7c195392e2c461cd
+#   content hash  97171be117b0c487
+#   text hash     422ba824216fdd65
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

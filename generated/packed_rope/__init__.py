@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a8ac98a68b8b9697
-#   text hash     27b8d180259acd25
+#   content hash  45d07638f5195681
+#   text hash     febcc82ef028c90d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

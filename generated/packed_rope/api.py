@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a4c935d46684e502
-#   text hash     4055dd615fa49b45
+#   content hash  d9077cccb8b21014
+#   text hash     790ebbcb1debb8b8
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

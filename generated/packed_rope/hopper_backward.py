@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7c1d786e21d31d8d
-#   text hash     ae29bb92ea8328b3
+#   content hash  dbff5f3ad4dd5baf
+#   text hash     32a3a45abd73cb81
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

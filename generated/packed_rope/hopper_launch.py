@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f697445127fdfff0
-#   text hash     8acc3d5608fad6d2
+#   content hash  b5ec47806172393a
+#   text hash     1fe2be1b16e1f018
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

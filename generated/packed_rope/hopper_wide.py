@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b45cba670c4b8a3
-#   text hash     3aaf4df28d0e94e3
+#   content hash  9c72755b46791661
+#   text hash     f461df52b4412e75
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eb0af0c412927a6a
-#   text hash     99ff448ce280ce60
+#   content hash  fa44d12ade454646
+#   text hash     004e6ea96f4c4807
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5ab940813b6f5b0e
-#   text hash     a5454ecb3bbdf365
+#   content hash  4faa52b1b3c31637
+#   text hash     8f34ad06bf5a4ebd
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

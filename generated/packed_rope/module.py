@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f63a58f6e14a08c
-#   text hash     dc7b723d7900b29a
+#   content hash  6d22377eb2b2a3af
+#   text hash     e27faf8a311e2053
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

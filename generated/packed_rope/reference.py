@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2bdc606a6259af6b
-#   text hash     74164e1a1754867f
+#   content hash  c23e7c3021e4afe6
+#   text hash     750f04c042cc925e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

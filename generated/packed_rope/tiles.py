@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  535fdc6668707dfa
-#   text hash     b4f581a8d58f035a
+#   content hash  84909596a1dbf799
+#   text hash     139e1ac363a2c675
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

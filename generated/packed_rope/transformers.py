@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf97c618bc17c6ef
-#   text hash     dd9065e3504885d2
+#   content hash  81270240fd190506
+#   text hash     14574b81a5fd0d75
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8b724506567c5739
-#   text hash     433bddcdf4f19369
+#   content hash  4d296e3aafe35911
+#   text hash     21354cd34ff325e5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a7b94d333ac60322
-#   text hash     b4a864c8293420f8
+#   content hash  3313b9a6fa59fbce
+#   text hash     acc43a10b42a8340
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aaece1fb44b28570
-#   text hash     21ff9cad73e19110
+#   content hash  a37d1ff19441e394
+#   text hash     1cd044a2f227b43a
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

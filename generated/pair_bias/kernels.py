@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  376815736d54fc29
-#   text hash     0f76efd70aae2af5
+#   content hash  5ed31ef7b29d8757
+#   text hash     24811f3433202ce1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

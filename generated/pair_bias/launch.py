@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b394e6c0bac88fb4
-#   text hash     e1a5547a78b5b71f
+#   content hash  5999f209cabc4dc9
+#   text hash     cceb8eed19f9799f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

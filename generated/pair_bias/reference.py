@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3bc964de47f32dfd
-#   text hash     ada65132fb17fe0b
+#   content hash  84f34b964461f1ac
+#   text hash     99282bb69ed9cce4
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,19 +1,20 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  322d1c3213dc9865
-#   text hash     ea0acfc2faee808a
+#   content hash  1ba1d66f76129ee3
+#   text hash     005970d721c85883
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
 In this order
     operators      functions that PyTorch traces and differentiates: Operator, needs_dispatcher, on_its_device
-    launches       fast launches for tensors of shapes seen before: LaunchCache, launch, interpret, starter, grid
+    launches       launches, and what shapes determine about them: LaunchCache, launch, interpret, launch_again, grid
+    again          the same launches with tensors at other addresses: repeated, refill, laid_out, starter, launcher
     counters       zeros that programs of several kernels use as counters: Counters, counters
     choice         the tile and the kernels for a GPU: portable, attended, differentiated, launch_tuned, launch_with_room
     Hopper GPUs    whether their kernels run, and renamed parts of Gluon: target, on_hopper, hopper_kernels, in_gluon
     order          how Gluon programs take tiles: in_turns, in_slots, by_groups
-    tensors        tile sizes, room for results, and the sources of tiles: vector_source, tile_source, refill
+    tensors        tile sizes, room for results, and the sources of tiles: vector_source, tile_source
 """
 
 import bisect
@@ -27,6 +28,7 @@ import importlib
 import operator
 import os
 import threading
+import types
 import warnings
 
 import torch
@@ -108,9 +110,10 @@ class Operator:
                 _refuse_vmap()
             if dout is None:
                 dout = torch.zeros_like(out)
-            wanted = [ctx.needs_input_grad[i] for i in learned]
+            needed = ctx.needs_input_grad  # each access builds a new tuple
+            wanted = [needed[i] for i in learned]
             gradients = differentiate(out, lse, dout, dlse, wanted, *given, *ctx.numbers)
-            found = [None] * len(ctx.needs_input_grad)
+            found = [None] * len(needed)
             for i, need, gradient in zip(learned, wanted, gradients):
                 found[i] = gradient if need else None
             return tuple(found)
@@ -209,26 +212,37 @@ class LaunchCache:
 
     known = collections.OrderedDict()
 
-    def __init__(self, reach, portable=False):
+    def __init__(self, reach, portable=False, given=()):
         self.reach = reach  # how many keys before its own position a query may see
         self.portable = portable  # whether its calls take no kernels for Hopper GPUs
         self.unreadable = None  # indices of tensors from which tiles cannot be read
         self.tiles = {}  # of portable kernels, by kernel
         self.hopper_tiles = {}  # with their modules, of kernels for Hopper GPUs; empty ones if those do not run
-        self.launches = {}  # by kernel and tile
+        self.launches = {}  # functions that launch again, by kernel and tile
+        self.agrees = alike(given)
+        self.multiplies = precision(given[0]) if given else None
 
     @classmethod
     def of(cls, name, *given, reach=2**28):
-        """The cache for a function's arguments: the key is all that launches depend on; numbers count by value."""
+        """The cache for a function's arguments: the key is all that launches depend on; numbers count by value.
+
+        That of the function's last call is tried first, as comparing tensors takes less time than building their key.
+        """
+        portable, multiplies = only_portable.get(), precision(given[0])
+        last = cls.known.get(name)
+        if last is not None and last.agrees(given):
+            if (last.reach, last.portable, last.multiplies) == (reach, portable, multiplies):
+                return last
         told = [
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
             for x in given
         ]
-        key = (name, given[0].device, precision(given[0]), reach, only_portable.get(), *told)
+        key = (name, given[0].device, multiplies, reach, portable, *told)
         cache = cls.known.get(key)
         if cache is None:
-            cache = cls(reach, only_portable.get())
+            cache = cls(reach, portable, given)
             keep(cls.known, key, cache)
+        cls.known[name] = cache
         return cache
 
     def readable(self, *tensors):
@@ -247,28 +261,24 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
     that follow these, and sources of tiles or vectors in place of tensors; it may return more than the kernel takes.
     """
     key = (kernel.fn, *blocks)
-    remembered = cache.launches.get(key)
-    if remembered is None:
-        grid, told = grid(), from_shapes()
-        if "num_stages" in told and not INTERPRETED and kernel.is_gluon():
-            # these describe a kernel that is not in Gluon
-            grid, told = in_gluon(kernel, grid, told)
-        taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
-        told = {name: value for name, value in told.items() if name in taken}
-        arguments = dict(zip(kernel.arg_names, given)) | told
-        if told.get("OVERLAP"):
-            # the kernel itself waits for the previous one
-            arguments["launch_pdl"] = True
-        if INTERPRETED:
-            interpret(kernel, grid, arguments)
-            return
-        compiled = kernel[grid](**arguments)
-        rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
-        fill = [refill(arguments[name], x) for name, x in zip(kernel.arg_names, given)]
-        cache.launches[key] = starter(compiled, (*grid, 1, 1)[:3]), fill, rest
-        return
-    start, fill, rest = remembered
-    start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
+    again = cache.launches.get(key)
+    if again is not None:
+        return again(given)
+    grid, told = grid(), from_shapes()
+    if "num_stages" in told and not INTERPRETED and kernel.is_gluon():
+        # these describe a kernel that is not in Gluon
+        grid, told = in_gluon(kernel, grid, told)
+    taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
+    told = {name: value for name, value in told.items() if name in taken}
+    arguments = dict(zip(kernel.arg_names, given)) | told
+    if told.get("OVERLAP"):
+        # the kernel itself waits for the previous one
+        arguments["launch_pdl"] = True
+    if INTERPRETED:
+        return interpret(kernel, grid, arguments)
+    compiled = kernel[grid](**arguments)
+    sources = [arguments[name] for name in kernel.arg_names]
+    cache.launches[key] = repeated(compiled, (*grid, 1, 1)[:3], sources, given)
 
 
 def interpret(kernel, grid, arguments):
@@ -284,44 +294,9 @@ def launch_again(cache, *values):
     if not cache.launches:
         return False
     stream = driver.active.get_current_stream(values[0][0].get_device())
-    for (start, fill, rest), given in zip(cache.launches.values(), values):
-        start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest, stream=stream)
+    for again, given in zip(cache.launches.values(), values):
+        again(given, stream)
     return True
-
-
-@functools.lru_cache(1024)
-def starter(compiled, grid):
-    """A function that launches a compiled kernel, on the current stream unless one is given.
-
-    On each call, Triton recomputes what is the same for a kernel and a grid: 4 us of the host's time. The resulting
-    arguments are recorded once. If a hook of Triton's is to see launches, as for profilers, Triton's own path is taken.
-    """
-    usual, run = compiled[grid], compiled.run
-    if not hasattr(run, "launch") or any(getattr(run, f"{kind}_scratch_size", 0) for kind in ("global", "profile")):
-        return usual
-    passed, stream_of_call, value = [], object(), object()
-    observed = copy.copy(run)
-    observed.launch = lambda *given: passed.extend(given)
-    observed(*grid, stream_of_call, compiled.function, compiled.packed_metadata, None, None, None, value)
-    # a kernel's arguments are last: one by one until triton 3.6, as a tuple since then
-    last, place = passed.pop(), passed.index(stream_of_call)
-    if last not in (value, (value,)):
-        return usual
-    begin, before, behind, spread = run.launch, passed[:place], passed[place + 1 :], last is value
-    hooks = triton.knobs.runtime
-
-    def start(*given, stream=None):
-        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
-        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
-            return usual(*given, stream=stream)
-        if stream is None:
-            stream = driver.active.get_current_stream(driver.active.get_current_device())
-        if spread:
-            begin(*before, stream, *behind, *given)
-        else:
-            begin(*before, stream, *behind, given)
-
-    return start
 
 
 def grid(heads, rows, block, *walked, sequences=1):
@@ -347,6 +322,139 @@ def tile_axis(rows, block):
 def cache_share(device):
     """Bytes of a GPU's cache that a group of heads may take: the next groups start while it still runs."""
     return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
+
+
+def repeated(compiled, grid, sources, given):
+    """A function that launches a compiled kernel with other values than `given`, on the current stream or a given one.
+
+    `sources` are the kernel's arguments of the first launch, the first of which were made from `given`. If a hook of
+    Triton's is to see launches, as for profilers, Triton's own path is taken. The function keeps no reference to tensors.
+    """
+    usual, (direct, spread) = compiled[grid], starter(compiled, grid)
+    fill = [refill(source, x) for source, x in zip(sources, given)]
+    count, hooks = len(given), triton.knobs.runtime
+    rest = sources[count:]
+    tiles = [i for i, source in enumerate(sources) if hasattr(source, "base")]
+
+    def by_triton(given, stream=None):
+        usual(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest, stream=stream)
+
+    if direct is None:
+        return by_triton
+    begin = [source if i in tiles else object() for i, source in enumerate(sources[:count])]
+    shown = {id(x): place for place, x in enumerate(spread([*begin, *rest]))}
+    others = [(i, fill[i], shown[id(x)]) for i, x in enumerate(begin) if i not in tiles]
+
+    def lay_out(addresses):
+        """The arguments for the launcher in C, with descriptors of these addresses, without other values of a call."""
+        values = [None] * count + rest
+        for i, place in zip(tiles, addresses):
+            values[i] = fill[i](Address(place))
+        return spread(values)
+
+    def again(given, stream=None):
+        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
+        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
+            return by_triton(given, stream)
+        passed = laid_out(lay_out, tuple([given[i].data_ptr() for i in tiles])).copy()
+        for i, f, place in others:
+            x = given[i]
+            passed[place] = x if f is None else f(x)
+        if stream is None:
+            stream = driver.active.get_current_stream(driver.active.get_current_device())
+        direct(stream, passed)
+
+    return again
+
+
+address = torch.Tensor.data_ptr
+
+
+def refill(source, x):
+    """A function that builds the same source from another x of this shape, without the checks of a descriptor.
+
+    For a tensor that a kernel takes directly, it returns the address: for a tensor, Triton asks the driver whose memory
+    it is. None if x is not a tensor. The function keeps no reference to x.
+    """
+    if source is x:
+        return address if isinstance(x, torch.Tensor) else None
+    if isinstance(source, tuple):
+        more = source[1:]
+        return lambda x: (x, *more)
+    kind, known = type(source), {name: value for name, value in vars(source).items() if name != "base"}
+
+    def fill(x):
+        descriptor = object.__new__(kind)
+        descriptor.__dict__.update(known, base=x)
+        return descriptor
+
+    return fill
+
+
+class Address(int):
+    """The address of a tensor, in its place in a descriptor."""
+
+    data_ptr = int.__int__
+
+
+@functools.lru_cache(4096)
+def laid_out(lay_out, addresses):
+    """The result of a launch's function for these addresses: in a training loop they recur, and descriptors take 3 us."""
+    return lay_out(addresses)
+
+
+@functools.lru_cache(1024)
+def starter(compiled, grid):
+    """Two functions: one that calls a compiled kernel's launcher in C, and one that lists what Triton passes to it.
+
+    On each call, Triton recomputes what is the same for a kernel and a grid: 4 us of the host's time. The resulting
+    arguments are recorded once. Both are None if Triton does more than that.
+    """
+    run = compiled.run
+    if not hasattr(run, "launch") or any(getattr(run, f"{kind}_scratch_size", 0) for kind in ("global", "profile")):
+        return None, None
+    passed, stream_of_call, value = [], object(), object()
+    observed = copy.copy(run)
+    observed.launch = lambda *given: passed.extend(given)
+    observed(*grid, stream_of_call, compiled.function, compiled.packed_metadata, None, None, None, value)
+    # a kernel's arguments are last: one by one until triton 3.6, as a tuple since then
+    last, place = passed.pop(), passed.index(stream_of_call)
+    if last not in (value, (value,)):
+        return None, None
+    before, behind, one_by_one = passed[:place], passed[place + 1 :], last is value
+    launch, observed = launcher(run.launch)
+
+    def direct(stream, given):
+        if one_by_one:
+            launch(*before, stream, *behind, *given)
+        else:
+            launch(*before, stream, *behind, given)
+
+    def spread(given):
+        if one_by_one:
+            return list(observed(*before, None, *behind, *given)[len(before) + 1 + len(behind) :])
+        return list(observed(*before, None, *behind, given)[-1])
+
+    return direct, spread
+
+
+def launcher(launch):
+    """The launcher in C that a function of Triton's calls, and the function with one that returns what it is given.
+
+    Unless a kernel has no descriptors, that function replaces them by their contents.
+    """
+
+    def observe(*given):
+        return given
+
+    names = getattr(getattr(launch, "__code__", None), "co_freevars", ())
+    if "launcher" not in names:
+        return launch, observe
+    cells = list(launch.__closure__)
+    place = names.index("launcher")
+    found = cells[place].cell_contents
+    cells[place] = types.CellType(observe)
+    return found, types.FunctionType(launch.__code__, launch.__globals__, closure=tuple(cells))
 
 
 class Planned(threading.local):
@@ -871,13 +979,15 @@ def padded_width(x):
 
 
 def alike(given):
-    """A function that returns whether values match the given ones: tensors of the same shape, type and device, or None.
+    """A function that returns whether values match the given ones: tensors of the same shape, type and device, or equal.
 
     It takes a third of the time of comparing each. Tensors that are not 16-byte aligned never match, nor do any while a
     PyTorch dispatch mode is active, as guards do not see each tensor.
     """
-    there = operator.itemgetter(*(i for i, x in enumerate(given) if x is not None))
-    absent = [i for i, x in enumerate(given) if x is None]
+    places = [i for i, x in enumerate(given) if isinstance(x, torch.Tensor)]
+    if len(places) < 2:
+        return lambda given: False
+    there, others = operator.itemgetter(*places), [(i, x) for i, x in enumerate(given) if i not in places]
     agree = TensorGuards(*there(given), dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     reduce, either, data_ptr = functools.reduce, operator.or_, torch.Tensor.data_ptr
 
@@ -887,8 +997,8 @@ def alike(given):
             return False
         if not agree(*tensors) or reduce(either, map(data_ptr, tensors)) % 16:
             return False
-        for i in absent:
-            if given[i] is not None:
+        for i, x in others:
+            if type(given[i]) is not type(x) or given[i] != x:
                 return False
         return True
 
@@ -1004,30 +1114,6 @@ def tile_source(x, rows, entries=None):
         )
     step = 16 // x.element_size()
     return (x, tl.constexpr(width), *(s // step for s in strides))
-
-
-address = torch.Tensor.data_ptr
-
-
-def refill(source, x):
-    """A function that builds the same source from another x of this shape, without the checks of a descriptor.
-
-    For a tensor that a kernel takes directly, it returns the address: for a tensor, Triton asks the driver whose memory
-    it is. None if x is not a tensor. The function keeps no reference to x.
-    """
-    if source is x:
-        return address if isinstance(x, torch.Tensor) else None
-    if isinstance(source, tuple):
-        more = source[1:]
-        return lambda x: (x, *more)
-    kind, known = type(source), {name: value for name, value in vars(source).items() if name != "base"}
-
-    def fill(x):
-        descriptor = object.__new__(kind)
-        descriptor.__dict__.update(known, base=x)
-        return descriptor
-
-    return fill
 
 
 def assert_on_device(holds, told):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  205868fbe5ad9344
-#   text hash     ee60af56de507ef4
+#   content hash  91de32ab4666842b
+#   text hash     efd909e63521a5fb
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

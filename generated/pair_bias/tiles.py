@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3b6309857286c49
-#   text hash     cf24f9945daa1b89
+#   content hash  d724e4820a9654f3
+#   text hash     83cbbc59513eeca8
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

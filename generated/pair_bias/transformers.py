@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  802df31d1f6694d8
-#   text hash     e4e1c571b6204430
+#   content hash  578cbb04fa4158a3
+#   text hash     fd183ccc9400b03d
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

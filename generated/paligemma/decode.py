@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74aea2a05a4de0a9
-#   text hash     45982472bb7fe648
+#   content hash  d2123d545c5faf0f
+#   text hash     2eca4d2154120d02
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

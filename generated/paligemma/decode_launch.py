@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f046e9b82c5dde3b
-#   text hash     42c73c4dc00159e1
+#   content hash  75793cced997a8ae
+#   text hash     ffc4f9b9e1109110
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

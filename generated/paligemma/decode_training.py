@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  95e267597972c265
-#   text hash     8cead27d9d5442b2
+#   content hash  c000824ed9345331
+#   text hash     35b899bea78034b1
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

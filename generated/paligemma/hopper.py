@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9d48cb4e3dcd8028
-#   text hash     d24a96e4db54321f
+#   content hash  96a0834688fa24be
+#   text hash     4c9ba8e4adf94422
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ec7d6e32793e640c
-#   text hash     e80d870d207e85fe
+#   content hash  381cd9fd7bd4b094
+#   text hash     0305ce56b8dca5b6
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

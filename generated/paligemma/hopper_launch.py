@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  849d11186f8a21d8
-#   text hash     d555d6355f0cbdd4
+#   content hash  f027d2a2f9c2d8d4
+#   text hash     37982377d1af5c8f
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d32a20d3de590f08
-#   text hash     def0f92b7c1a8889
+#   content hash  95c965fc75744fde
+#   text hash     b8f6fd6fabb99aad
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

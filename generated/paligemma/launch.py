@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dbf3668160359da0
-#   text hash     47d1057d8ea03c29
+#   content hash  8bcedf96e579055c
+#   text hash     c73e492d563e4984
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

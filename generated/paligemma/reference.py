@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  66ce97763c2abf59
-#   text hash     bdaf295bd6b6995b
+#   content hash  5eecfc474357061c
+#   text hash     7e567835c2d59096
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

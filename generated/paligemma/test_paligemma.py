@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c03582ea949b35de
-#   text hash     5e29c26a78f95f2f
+#   content hash  0eb247f91e1d5c0c
+#   text hash     59707552b16f4f1f
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

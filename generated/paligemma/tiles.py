@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a433e4be9956e5c8
-#   text hash     112c7c0770709c97
+#   content hash  a904b6acb331ae1e
+#   text hash     ee102604682c53e7
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d1e264530cb2333c
-#   text hash     25d9a0c98e9f4975
+#   content hash  c596e3ecb43d432e
+#   text hash     c715b419b61f5dd1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  254841b8b5db407d
-#   text hash     8d104166a04c1c26
+#   content hash  11e09d9e0f64bcf3
+#   text hash     da5e38a94e9479ed
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fde38945395728af
-#   text hash     55c3ee152b7f45e2
+#   content hash  ac2805e02535e08f
+#   text hash     8b371a8fe2014784
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69fcd2e6e980f58a
-#   text hash     ab16154d04b31e59
+#   content hash  bee36791965742ba
+#   text hash     8b0e84f7c2fb1931
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1eafe838dc3f19db
-#   text hash     4e17577ede19e0af
+#   content hash  6d412592748cf035
+#   text hash     840e8c064f6ffe1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

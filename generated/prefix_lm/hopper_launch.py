@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  17dc5264d52dbdd4
-#   text hash     68b2ea4f528f7f0f
+#   content hash  fb3942c806d06afa
+#   text hash     cdf1f06a29cbc276
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3ffa911ee2ec2138
-#   text hash     7b84ad35248f2b19
+#   content hash  b6995a2380a9b808
+#   text hash     e72902914990fb69
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

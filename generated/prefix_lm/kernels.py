@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d0f76c9ce1d64bbd
-#   text hash     587dac53ff594158
+#   content hash  ab77b5015c3dbdea
+#   text hash     ff6ef6a8dbdc0013
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

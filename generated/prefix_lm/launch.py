@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1972f9a3d87302a3
-#   text hash     154852ec250248a8
+#   content hash  6e2dc89aabbef277
+#   text hash     837d0ad847658b22
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3fdbba81a89cb8eb
-#   text hash     a1439d7af0779381
+#   content hash  2576c9b2703d5074
+#   text hash     a19ed2b6d0b9d3c0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

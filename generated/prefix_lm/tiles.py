@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b54c1b7191215ae2
-#   text hash     0f696bb3b82dbeeb
+#   content hash  b16f871f9e2447f9
+#   text hash     651a34c85b606414
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8bc9a1707f984d2d
-#   text hash     866a954c3d80d88c
+#   content hash  7c2676de34154957
+#   text hash     492f284ffac1b589
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21e67baad2ddf8a3
-#   text hash     10c08b99a319a81f
+#   content hash  b00d22c88a8c4b61
+#   text hash     1290b544e323d343
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9504fb6c066777f1
-#   text hash     6fb14fde0b0870f6
+#   content hash  b49ae08f7ad92bbb
+#   text hash     aa07dea88547783b
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d766ebbbb0da33d2
-#   text hash     ee79eedb73259475
+#   content hash  432fae79b2142d4d
+#   text hash     f2b9665199cba24d
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

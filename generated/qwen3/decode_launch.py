@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2e08b2e2c96ac7ad
-#   text hash     5786cde3d6136528
+#   content hash  87af3c94b74df8f8
+#   text hash     e0a1dd23c4c391b2
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7a213d8af6744ee1
-#   text hash     e7493d2773c8c059
+#   content hash  f2080ff87e18e00b
+#   text hash     127bba1714c8cccc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7c1dc5cbe62ca2c9
-#   text hash     e014e140941e5743
+#   content hash  a6df59dcf707cc10
+#   text hash     09712fcc72cf98d7
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dd6bc208362debbb
-#   text hash     8feb149c3c775554
+#   content hash  33279fe905bbe013
+#   text hash     d498e6c60acb66a0
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  642abddb533e84b1
-#   text hash     b8d39d368b30d759
+#   content hash  df108203ed87c634
+#   text hash     cc02a931a5498548
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

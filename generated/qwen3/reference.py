@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  db8738bea153de26
-#   text hash     21561cc0a97a5e08
+#   content hash  1d48682dae6738e9
+#   text hash     58347357d33392f5
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a2017b80b621e68c
-#   text hash     f88d4dd22437b241
+#   content hash  3e5a0d4ac2beb913
+#   text hash     902325c2847c2460
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

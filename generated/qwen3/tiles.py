@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c723e48fa8b7699
-#   text hash     e94a0d9d3477147c
+#   content hash  81e4d00fef9be3e4
+#   text hash     06e76637c882a0c1
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  de90844285e45e0d
-#   text hash     050098899f0d0e14
+#   content hash  e3eafaf818840021
+#   text hash     595d77d96b9631e3
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

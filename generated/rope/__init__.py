@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  34870b554f9b1f78
-#   text hash     f335224660808e20
+#   content hash  4fa680345a38a49f
+#   text hash     b8988f516ce3c2c0
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a4bc77792ce2e9fc
-#   text hash     81bea4ea9d112015
+#   content hash  b2a08d1bcc3b3418
+#   text hash     56ef8a29041120b4
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  78e52e89ff2e695b
-#   text hash     028c0c506301780f
+#   content hash  b52f3a18189e244a
+#   text hash     40f996a764c50208
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7b24175fbe8990b
-#   text hash     254aa243bcc391f7
+#   content hash  4f475b7dc91cfb7c
+#   text hash     19f4ece421fc642e
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

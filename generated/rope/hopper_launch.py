@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2f59068faf6804c3
-#   text hash     a9771e5d50e3614f
+#   content hash  dcc41b5293011920
+#   text hash     4c33b787b94d23e0
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  50071b92091b4c69
-#   text hash     066c584429c26f7c
+#   content hash  b67e976120c70370
+#   text hash     936f31d2cd441020
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  73e00684dd8e1607
-#   text hash     7a24c1fd70593c1e
+#   content hash  131e029eb738e8a8
+#   text hash     df9fe0b7ac08b181
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d746a511c9443d74
-#   text hash     ad2b6f7654c2cb7f
+#   content hash  17e87c28a32b4165
+#   text hash     adfad5b6dbc3adb2
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7dd488d099c1049d
-#   text hash     7b189efccb6b5921
+#   content hash  3a5cf6fe03c31e76
+#   text hash     26e6ac10c1a533ca
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a02d9f2ce93b346a
-#   text hash     cb5de9981d45f310
+#   content hash  2df48a5261d2a0d8
+#   text hash     d1191ddd130122e9
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7aaf1102a9906b9d
-#   text hash     380509a264df9c90
+#   content hash  d4d159af1498a27a
+#   text hash     6c931124c71a8f4c
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

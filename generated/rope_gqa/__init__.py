@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a30b06cce7228862
-#   text hash     d2762750dda86db0
+#   content hash  80466caa37aa6dfa
+#   text hash     39374275ca3829d4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

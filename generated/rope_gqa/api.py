@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f1d7384d97dfc00d
-#   text hash     6bd3179748c00c30
+#   content hash  e19b2695332f5829
+#   text hash     fa0465e0159ec9a6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

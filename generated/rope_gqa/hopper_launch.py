@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4178220a769e04c7
-#   text hash     35770cc5def6b757
+#   content hash  a18d6a1b7378617b
+#   text hash     0889f29fedd1c284
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

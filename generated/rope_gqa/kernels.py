@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c541c38dabcebd23
-#   text hash     1917d93552ceab2b
+#   content hash  62d5364d80260d09
+#   text hash     f256cef78e49f18d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  69d69c4f96cd341b
-#   text hash     6aa39882fd93c523
+#   content hash  f38a9d0d86e5f3f6
+#   text hash     e5f7cfa3f40fbf7c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

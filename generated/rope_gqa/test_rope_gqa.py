@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  efd8cfcd5a9e8bdb
-#   text hash     07ebd1340b3f56e8
+#   content hash  d57d98a13af47544
+#   text hash     dfeefc89103b77cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f91ab4c48e965771
-#   text hash     7c56c9cbe8fdb42e
+#   content hash  879a4acba72a4a9a
+#   text hash     f2f90705fba88930
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1bfebed258ffd01e
-#   text hash     84760317178cb39b
+#   content hash  b98ab67cd15edd64
+#   text hash     418958cce9a2115e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

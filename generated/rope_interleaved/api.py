@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  08868c68c1eb24f1
-#   text hash     930de5237256b09a
+#   content hash  f7c3356319540dd4
+#   text hash     ca3ee2437f4b6d6b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5a8208bd8c9789b3
-#   text hash     9a6d0f8d1fc0bdfd
+#   content hash  d3ece09519c90b6a
+#   text hash     b3f15e146f554326
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

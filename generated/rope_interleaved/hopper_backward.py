@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5042d0aef5ed174d
-#   text hash     575fa76e33711973
+#   content hash  389fcc4815540e84
+#   text hash     a44f9b0c6a69bca1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d4f4ae7d8dc5acfa
-#   text hash     0f9681e237e5dfe8
+#   content hash  01eceaec882a7395
+#   text hash     97a06ab5ab983fdd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

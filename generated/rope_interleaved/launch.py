@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3b7e0621e4cb57d9
-#   text hash     79518565180ba00a
+#   content hash  0542490c2a057d69
+#   text hash     69d958254d3dfc3d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

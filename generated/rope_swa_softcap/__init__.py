@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  350110cf58cb9369
-#   text hash     aa1fefbf1970a18d
+#   content hash  a823b331b7c0855b
+#   text hash     c0096ad6cf68195c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

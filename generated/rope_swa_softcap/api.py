@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d80c28db2cd04bd1
-#   text hash     97c386bdce41c0ed
+#   content hash  f8e182f6a4199239
+#   text hash     bb48e3890a35fbd0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f612c42c465abd6c
-#   text hash     41ea08af64111b0e
+#   content hash  328a97d0eb5dbe61
+#   text hash     0eaee2c15447467b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9eea5e4157339492
-#   text hash     28be1d845c6d739c
+#   content hash  b896f04943033ca2
+#   text hash     e722d23daea93d4a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

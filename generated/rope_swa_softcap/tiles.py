@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c81f6b05a0f4bc05
-#   text hash     8461c91c259e29bd
+#   content hash  2bc91b2f325d2107
+#   text hash     ee429837e7efc593
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

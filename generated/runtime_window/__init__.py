@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  152e11bf6bc0108c
-#   text hash     3e815eeb39847b2b
+#   content hash  4843cc2d1fb6208f
+#   text hash     de4ee9b3dd2327f7
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

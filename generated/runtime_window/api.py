@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  adc6513626f75866
-#   text hash     fab0e535df1dffe0
+#   content hash  6477eaa4393af866
+#   text hash     f9efbabdf4206dae
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

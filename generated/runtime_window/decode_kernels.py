@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  be160487f9478ba4
-#   text hash     a18372b0d206ffac
+#   content hash  7772fa8477913dec
+#   text hash     e48c2ab777efda16
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4216001161645923
-#   text hash     af844ffd4a3b2dfe
+#   content hash  fe0a79f1d8fee05a
+#   text hash     f74a3c15f8b26235
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c9f094a8f5649c12
-#   text hash     ccb76fad7f2670c4
+#   content hash  f11c57b5e465fc6b
+#   text hash     eba7a2a9a7871436
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e3b5ae995968235
-#   text hash     bac6ca76b43ae388
+#   content hash  ea05434830b6dc6f
+#   text hash     fec32f9a357cba65
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

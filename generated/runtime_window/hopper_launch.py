@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23908464dcac917f
-#   text hash     3c54cc41f6015edb
+#   content hash  3434463dbd098f8a
+#   text hash     dd299694d512ba29
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  452dda871cf9b00a
-#   text hash     3fce04a1e75e8937
+#   content hash  083acff0c8d1546c
+#   text hash     8e5d6d4889b26b7b
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

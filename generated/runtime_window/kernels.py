@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  734dc26dc40cc701
-#   text hash     ba0a60fb42c8a361
+#   content hash  c4cd19e855559e89
+#   text hash     b4cb6fcbb6445a1c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

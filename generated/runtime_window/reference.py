@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ef65df6b39a16f67
-#   text hash     c5f075bcc4d1a2f5
+#   content hash  1035bba08df06ec2
+#   text hash     26946e9ce637d98f
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

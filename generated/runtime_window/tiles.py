@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  11fafdb47e4a8ae6
-#   text hash     0e29534ce7de1a71
+#   content hash  a9d0163f1a2367b8
+#   text hash     a68b9cc59d4773d0
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

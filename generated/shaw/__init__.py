@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a38e9369f585d39b
-#   text hash     f58072c3e1f6d71e
+#   content hash  5c282fdb74ef2bfa
+#   text hash     a6f2d800ca48e791
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f3c18c5dc8b9d6ba
-#   text hash     fda92d3052f72b80
+#   content hash  d299e6a638ead333
+#   text hash     ecc0259e84af31fc
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

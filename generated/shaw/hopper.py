@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e3a2240cb6bd4e7d
-#   text hash     b82dc1809098d5f7
+#   content hash  e761aefe45c769d4
+#   text hash     38cd5ad2ddc699cb
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  05a79f76ebe1ef70
-#   text hash     09b97085b1953263
+#   content hash  72869977d004dd0b
+#   text hash     2d3484f5fd646fad
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5e788e39dd7744f2
-#   text hash     0a7dc4c05d72b5c7
+#   content hash  b646f21e425a65a4
+#   text hash     72babe4e846934bf
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

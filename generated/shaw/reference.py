@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  10c9d270cfe4c611
-#   text hash     3590ff284cec5cc7
+#   content hash  1a6f0dd2f08ac56e
+#   text hash     d8d7fbc0e3cc5d4b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  22d0e874b56e3db0
-#   text hash     d6bbab4344a199db
+#   content hash  ce4c9e545835c433
+#   text hash     ba1c6f4c588f1d05
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ef97dd191ce893b3
-#   text hash     c56496d1d9a3c019
+#   content hash  93b7ad8746f9996f
+#   text hash     c824178a02ce71b1
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ff996afec43a512b
-#   text hash     c7910042692f9c6d
+#   content hash  271b7b449109c622
+#   text hash     7d7a84b21818e116
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

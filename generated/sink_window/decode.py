@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8314c842758fc515
-#   text hash     b49af46c5d5d5d77
+#   content hash  911701b43ff5abdc
+#   text hash     bf2d3f777a7f6c6b
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ae26c4c2b3a4174
-#   text hash     9f3c28520bc4cb2b
+#   content hash  ee64842762296f97
+#   text hash     343279b46bc1a95b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

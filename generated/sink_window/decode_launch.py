@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b2a1ec40b16eb50
-#   text hash     b2e9127960fd5c77
+#   content hash  b4474a209920e7cc
+#   text hash     5c7d67525564ca0a
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  81ba5374d514956a
-#   text hash     595ba931b8b7137d
+#   content hash  caf2f24ecbed67e9
+#   text hash     f4163c71d2134973
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b71057eb7f0ebd33
-#   text hash     95fc91a2b2b6b66d
+#   content hash  95766c7168eca431
+#   text hash     612b120f18c64443
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

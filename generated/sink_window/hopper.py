@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  758c4a5985d58d8e
-#   text hash     921be97603ae4c44
+#   content hash  59a8ecb418e5c51c
+#   text hash     eca326829f2bf788
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b588755c60eb34a
-#   text hash     1ac02bee286fe043
+#   content hash  2f36291672c1d89c
+#   text hash     f26b9d9d557622d9
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

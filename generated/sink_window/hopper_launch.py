@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6a621ba817e5fe9f
-#   text hash     3653259692bb2dbf
+#   content hash  2469945e35e453a5
+#   text hash     d62dead129ce45cb
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  66f51a4309fec718
-#   text hash     61c8bc57355e54da
+#   content hash  2c261e0dbbfd43ad
+#   text hash     73f0b63c20fbed0e
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

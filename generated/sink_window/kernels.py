@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ea68322b3cfb1a18
-#   text hash     dd634288e337911d
+#   content hash  38beedd158d5a783
+#   text hash     2d0146a7bd7eb121
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a718138c3fcf0820
-#   text hash     985646197c490a78
+#   content hash  17cbbc163bb6ec4c
+#   text hash     ab784a3e9d07e480
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

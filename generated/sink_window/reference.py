@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  108e6ee7b9bbc378
-#   text hash     511c7e88aebc7244
+#   content hash  d3bf32d15d3e1de4
+#   text hash     1918da1abfb11af3
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

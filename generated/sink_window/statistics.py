@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  351e8f2f3bbe6ed0
-#   text hash     a6ec6e2c72b938d9
+#   content hash  d17a851b98c103e6
+#   text hash     4816e4470e95b3c1
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

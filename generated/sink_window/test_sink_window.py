@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  29bafc339e757bc3
-#   text hash     528e3018a8529ca0
+#   content hash  103c94208fda3a38
+#   text hash     04e192bbdc84bfc0
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

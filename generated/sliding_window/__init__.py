@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4ff309f158838917
-#   text hash     060d3e91bb389da5
+#   content hash  9fa2a8eb09738d4d
+#   text hash     31503fe7c6be9b4d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

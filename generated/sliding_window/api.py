@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6fa076380fd60297
-#   text hash     858bbc6b41343f9a
+#   content hash  7d3e2e206c7901d7
+#   text hash     f8509f128b387c8d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b48d3d59758dc8ac
-#   text hash     a959932beac9bc52
+#   content hash  66a23f4bf592983a
+#   text hash     fc032512a2435f0b
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1c74d74d0acaea89
-#   text hash     146c235efd543390
+#   content hash  9dc4e565ae4610f0
+#   text hash     f1e64967638c094a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25a958bba86fdedb
-#   text hash     cdeb6a8b54c986be
+#   content hash  54056a0c06c4adc8
+#   text hash     d1fc2e00fa694212
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

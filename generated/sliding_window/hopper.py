@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  814ec200363cafeb
-#   text hash     267d3c46be76f8a0
+#   content hash  a6e77e9ad7d2fb09
+#   text hash     282f78dab96c7cd6
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

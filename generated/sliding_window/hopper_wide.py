@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b4f0c2eda9bca16
-#   text hash     acfa499e8092d7eb
+#   content hash  622faaaea5d55178
+#   text hash     845bf23e163c44f8
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

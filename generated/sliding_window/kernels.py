@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c3883f3d5af8cbb7
-#   text hash     885e147aec140d0c
+#   content hash  42d7948c66003e63
+#   text hash     4c95de492c6aee26
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  32731d1a231ea4c2
-#   text hash     de52dff1b235ba13
+#   content hash  c083c71af648a07f
+#   text hash     ea0c924cd314569e
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

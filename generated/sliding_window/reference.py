@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2152febd3d11387b
-#   text hash     538006e90a1892a1
+#   content hash  e2c85daf0c9ee9dc
+#   text hash     f336009cfaa701ec
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

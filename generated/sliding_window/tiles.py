@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb58caefd6884e3e
-#   text hash     ab41ca829ac4a4a6
+#   content hash  2516fc166d4dc4ac
+#   text hash     6bb82b1c8d41c4fc
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

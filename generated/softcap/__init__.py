@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a02a3ab059220cd0
-#   text hash     c4de81cf9b623fcf
+#   content hash  e2fde373ce5313d3
+#   text hash     c2c20be17f67296a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9151cf1cefbb6299
-#   text hash     deb85adf8b6aa94a
+#   content hash  70aee094cf10a41b
+#   text hash     f0e2ff70be4c896f
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

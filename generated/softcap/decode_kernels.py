@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  298a0480d0f3da29
-#   text hash     8e7447400d581ec8
+#   content hash  c4332b687965a9c9
+#   text hash     bb4ec9c72ff39e83
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2d7ef4bdd5b7069
-#   text hash     1d5df9e40b6b2edf
+#   content hash  0a51ced525fd510e
+#   text hash     0733109eba9e7821
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

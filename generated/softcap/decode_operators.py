@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  49d3fc02d92a5c0c
-#   text hash     40d442de031ec2c6
+#   content hash  9887b5f7ba616c4b
+#   text hash     f86c9bc1dbb57113
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

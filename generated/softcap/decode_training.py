@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62a6898078dfdb9d
-#   text hash     d149691e1268d1bd
+#   content hash  c4f529825f4d81ba
+#   text hash     d098889b577fc801
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

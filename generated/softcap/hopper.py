@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa33f8c6e0b15fa6
-#   text hash     2c46d29bb8886e7d
+#   content hash  53e2306eb5183dda
+#   text hash     9c971d844bb583fe
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

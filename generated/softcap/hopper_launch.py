@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9223a8767a78d0af
-#   text hash     aea075de65c1f564
+#   content hash  c5f53b48fe68c4b8
+#   text hash     6b37a18196235423
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7bf49a0421d40a5f
-#   text hash     43355a885df249ae
+#   content hash  12b834026532dc2d
+#   text hash     47ea31e6bb4dcf20
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9ed0baa0c35d1b47
-#   text hash     f0f393dd13164a91
+#   content hash  20d0a80c10d7119a
+#   text hash     7136bb02bafdf661
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

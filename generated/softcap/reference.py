@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c4075439e9cc78d
-#   text hash     7637a9f1c2e54ed6
+#   content hash  4af973948d9894a1
+#   text hash     666e852a674a6f00
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

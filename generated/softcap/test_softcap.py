@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a55d9607cb5b0007
-#   text hash     727918090f376e8a
+#   content hash  77077bb5b80868e4
+#   text hash     61f7a1ff0c80385b
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c35a98ea06bd7bfa
-#   text hash     da1d8d80901515b1
+#   content hash  d18bb6e2779a5c49
+#   text hash     785b507148f357c4
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

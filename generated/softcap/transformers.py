@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  369274d2c90ce57f
-#   text hash     4887cd28a7bb988e
+#   content hash  b8c782c33543f229
+#   text hash     3b5a9077800ceec4
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

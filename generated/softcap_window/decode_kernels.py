@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b3d1543b0af57715
-#   text hash     7a9bc20373714c72
+#   content hash  897c3601ec1ac085
+#   text hash     96e96ae82ae549f3
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

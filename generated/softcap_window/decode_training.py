@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cda4c9486dff629f
-#   text hash     acd45ccce335c184
+#   content hash  f21f80a1fba9c550
+#   text hash     3d9c7208c2cb1a5f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dd96b0e625ec8ae1
-#   text hash     caf48ae12a10e11c
+#   content hash  3859649931837cd4
+#   text hash     57439a3243fe6ca7
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

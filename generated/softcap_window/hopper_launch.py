@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ba900af6e6652be
-#   text hash     9df4b36fb1ed05b5
+#   content hash  272e3b6c7929b7f1
+#   text hash     c7dfd8f97fe682c6
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

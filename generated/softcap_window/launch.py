@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ef66dba4ae3cabb3
-#   text hash     4b16adf56152d95d
+#   content hash  b4ad47ce74f777eb
+#   text hash     26a3603948b6ff4b
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  05cdb14181b62960
-#   text hash     2d43e955b01d00ca
+#   content hash  18cd5ec0372c1787
+#   text hash     4a8b9a4a5555e1df
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

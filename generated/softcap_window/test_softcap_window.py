@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4553564cce7841e8
-#   text hash     239d17527ffd0305
+#   content hash  e29c3bfe1c7cdd8a
+#   text hash     4123ea6fba10b488
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

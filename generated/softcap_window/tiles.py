@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  32dc9209c5545e90
-#   text hash     ed838f997f89834d
+#   content hash  f25d90ff8eff15b4
+#   text hash     11363ab0c01bc3b6
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

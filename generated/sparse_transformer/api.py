@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a33623d23baa28c
-#   text hash     ebeb492fc4401893
+#   content hash  a9ce6698bd782cee
+#   text hash     0dd82b2957733960
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b4809ed3c3f3dbf8
-#   text hash     c4e4e50bed37eca1
+#   content hash  2982fea5b82ce0ae
+#   text hash     a2cd2ca8f107fbab
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

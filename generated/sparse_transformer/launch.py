@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2b9002dc32e277f
-#   text hash     39a0120158fff898
+#   content hash  09c9d41d057836a4
+#   text hash     5ee1758a2d215cf6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  62d9b56c18ee0a0b
-#   text hash     56c17cc6c5865f39
+#   content hash  de0c927c8d4fa463
+#   text hash     be8305ff01f138e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

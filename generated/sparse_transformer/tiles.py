@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  001baba295e7183a
-#   text hash     1a8240b5a9301cf4
+#   content hash  f3d7742b7f31b4b7
+#   text hash     f616df9f4e4266a1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  da6a0d08e5c15cc6
-#   text hash     2407d29adf67fb83
+#   content hash  72e3629681a220f8
+#   text hash     eddb788af048bd20
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d1737597db96652d
-#   text hash     d1df363bfe095790
+#   content hash  411f3f3ac349e3d1
+#   text hash     9b23712f8f7d5248
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ea5e750240341c4f
-#   text hash     1f0de668df02bea5
+#   content hash  6c1f36eb5dcedcee
+#   text hash     092d6d505421220c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  80d2e454393c85da
-#   text hash     2338444536e9944e
+#   content hash  f054c6cfe81a808c
+#   text hash     7bf0307b739b8004
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6cc331a820d40983
-#   text hash     2159de98389186e9
+#   content hash  0f5bb4762ca0dbcb
+#   text hash     74fd1097df39e43c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

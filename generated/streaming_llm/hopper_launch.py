@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  97183951f1a703d1
-#   text hash     b59e6002d6cc77ef
+#   content hash  fed1e37ea0a26604
+#   text hash     af672f88cb8d6e87
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5428e4fe0836bc8
-#   text hash     12605ba587dcfb72
+#   content hash  6270b92123f45711
+#   text hash     c47c3e1c15d5dcd2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

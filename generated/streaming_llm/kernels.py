@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7a53384885385a7b
-#   text hash     be692ac3c9f01391
+#   content hash  83953d4fe8bfd9d3
+#   text hash     400bfbc98d934b4d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  980cb84c1974c3ac
-#   text hash     2b2e4cc496b7108f
+#   content hash  4c1895be22550b3c
+#   text hash     c4c8ba50f053b4fa
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

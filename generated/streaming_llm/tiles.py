@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c27cf6de87f079c4
-#   text hash     68e579532c7a15f6
+#   content hash  35801a0f6d83ee32
+#   text hash     72928aa64bc4d458
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  755d99827992c2a2
-#   text hash     c6754a326f034e52
+#   content hash  f395ffb5516f8d00
+#   text hash     939a5376a5b8c78c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  381b89d7aa91c99d
-#   text hash     c7e976f809150d23
+#   content hash  f2ca9a8ed3b93c03
+#   text hash     ea35d237e44c07ad
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

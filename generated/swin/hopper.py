@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  919e8511872fd396
-#   text hash     bd7182d02fbf7152
+#   content hash  ce95b84c47b2ef35
+#   text hash     5c09ef10d88a6c5b
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2099627e3eb57594
-#   text hash     9fbd45ac0f3ae33b
+#   content hash  4909fd0e4110d44e
+#   text hash     3324d707a507a62f
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a9ca25defae8229
-#   text hash     4fa38d5089a0a763
+#   content hash  ff07f080b55f172e
+#   text hash     c2e418a55ec7eeda
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  88b076926f5f9299
-#   text hash     1167a1ca7bb94f85
+#   content hash  0a78384f17a46d59
+#   text hash     cb79038276c1c7cb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5c63d5f981a8805b
-#   text hash     bead9217e9690186
+#   content hash  71adb84e195ad7ee
+#   text hash     a42ed797c2ae286f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

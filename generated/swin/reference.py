@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5c57152854baef49
-#   text hash     cf35b9e9c8f977e3
+#   content hash  40253ec1916ae404
+#   text hash     f5f9e77a54861c0e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73c8d354e79a3b73
-#   text hash     6516169d9db35d89
+#   content hash  b0d21692040abb1f
+#   text hash     bff9eba15ab23861
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  249bde61ff9de1b6
-#   text hash     d1f385f1b3a9b637
+#   content hash  2207617ce13946bd
+#   text hash     7608d4f869e1dc9f
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fc342b20ff19d6f1
-#   text hash     99a0cdfce2b9acaa
+#   content hash  73569f11c504ca2f
+#   text hash     cb5e30532ce0aae5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90bb3e691a5d8044
-#   text hash     b80794c76865a963
+#   content hash  d61f33ed33d9a936
+#   text hash     59caca7af0e52941
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5277ba783bb4dcff
-#   text hash     80fe93ea52d50457
+#   content hash  49cf9c9a1a6a97e3
+#   text hash     01a5f74b2328111f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  501f14655066e4d3
-#   text hash     0ff2366ceb7315f4
+#   content hash  deccc480a5e22ec1
+#   text hash     eb901d785028a165
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

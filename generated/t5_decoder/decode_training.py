@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea8ded0e8d00bcc4
-#   text hash     ec0c0c32a12bd96f
+#   content hash  6e45afd68e6b468f
+#   text hash     c5c3c40a54966bb1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

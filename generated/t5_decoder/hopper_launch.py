@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42f5f7c3aa86dd9f
-#   text hash     fb92ff10bd12f6d2
+#   content hash  bcc3679bee43ae99
+#   text hash     df3c082c97121958
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

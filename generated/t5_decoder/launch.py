@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2c450cbd597f1831
-#   text hash     69715d10eb385961
+#   content hash  24ece4794acb5284
+#   text hash     d68c5c0598f5304f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

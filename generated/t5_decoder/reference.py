@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f9838fdb65328ab2
-#   text hash     d76052c7988fe226
+#   content hash  f85b7277dc9a4df1
+#   text hash     7ba6d565a097ecf1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

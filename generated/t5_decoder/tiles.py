@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61147696472fed90
-#   text hash     9c610864294fa023
+#   content hash  ab97791b7039de4c
+#   text hash     d81fa34b7ca3530e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

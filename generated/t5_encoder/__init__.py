@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  afcce617b8b2621f
-#   text hash     1c748ce485da15ef
+#   content hash  a2c160ef7dd21fe4
+#   text hash     396ea76f7e3c026d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  43c0cb9045726095
-#   text hash     134ecb2bf169d224
+#   content hash  0c6102b10f400f14
+#   text hash     2a383eef051b1ea6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

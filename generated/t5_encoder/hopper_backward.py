@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1cbb7e23da8bfdf0
-#   text hash     2c997d32821f53de
+#   content hash  8e52f4ab103874ad
+#   text hash     80454cbd07f76498
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20762fc6a5cdfbff
-#   text hash     62be63591bf6b604
+#   content hash  708205b502d001b3
+#   text hash     ca95a208495e16ac
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c1e39f6a16da93c2
-#   text hash     57f834626c1b2e99
+#   content hash  c073f3ea7b88ba43
+#   text hash     47c278bee84585ac
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  996b53f5bce5605a
-#   text hash     c1c68f8e30fca85c
+#   content hash  6efc7553c0278340
+#   text hash     c13392e429c1d7fb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b6cf7fb6ddcb1f62
-#   text hash     ec9ccf7499cb67bc
+#   content hash  c0e1c6782c99adb1
+#   text hash     0d46afe528ee5b71
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4be6c9864faeff38
-#   text hash     b330e4063858dcc3
+#   content hash  3eef48e22398788b
+#   text hash     ecdf78a22e38c7af
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  86f6355d01bccb62
-#   text hash     9ce8c6ad4790cab2
+#   content hash  d79fe8a20d0824ec
+#   text hash     f68e142a5540954b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

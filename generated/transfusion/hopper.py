@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  72f567001c4f5db0
-#   text hash     17f2ebd72ad5d702
+#   content hash  ecc6f3fff2df8a9d
+#   text hash     069fc3fe70581faf
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a6a39d664c1b55cb
-#   text hash     abca31fad61a42b7
+#   content hash  fd80b2de7dd84b5c
+#   text hash     8e1b44644f672988
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

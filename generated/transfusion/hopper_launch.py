@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf56d5e98e9e4f41
-#   text hash     663062002b3ad453
+#   content hash  f1a7b20d9895dcad
+#   text hash     0d7dfb83ddc892c7
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

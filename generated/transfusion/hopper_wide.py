@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b4289739fecd850a
-#   text hash     873994bc3ab9b917
+#   content hash  55e3e4f5bc066081
+#   text hash     ea2af0414d2c4960
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  54aa47bca24c1428
-#   text hash     33f14558c1a523a1
+#   content hash  97b425f7fdf85268
+#   text hash     acbb33288104dc4d
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

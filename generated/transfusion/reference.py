@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f416af1e2e41923e
-#   text hash     1324013bbbd1802e
+#   content hash  3ea3412455e57400
+#   text hash     21f4bb4326d740cf
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

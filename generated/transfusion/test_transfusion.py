@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  21affa9b9682c80b
-#   text hash     c1e6bcf660d3dba4
+#   content hash  5ac8f31011814a28
+#   text hash     270f0c65e898f52e
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9b9a9493b7deb66c
-#   text hash     aa315b42f3514766
+#   content hash  5e5f6ab614f12a6e
+#   text hash     73ce9a45bebd7906
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  286970616fbb7faf
-#   text hash     2668e3715c56ffc5
+#   content hash  aeecf9ea69148a1b
+#   text hash     95c1cd72bca908d8
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

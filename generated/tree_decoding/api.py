@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  90bdc9466c8aeefb
-#   text hash     ffbb8f03e1366d18
+#   content hash  3803b6a4bff4400d
+#   text hash     76ec617bff68c5d7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

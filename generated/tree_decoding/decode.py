@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7962a32e4ad095a0
-#   text hash     c0e7e8a94e2b9b14
+#   content hash  8a46e63baa3690d8
+#   text hash     443b7e856ae481bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

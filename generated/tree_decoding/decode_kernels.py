@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cccda45fc39f820
-#   text hash     dfa0327af07c79fb
+#   content hash  e009c557128034df
+#   text hash     6fc5036b5ab65d67
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

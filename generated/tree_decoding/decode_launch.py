@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  556169e225f4359a
-#   text hash     ae5b5eca1a843a94
+#   content hash  e75b33fe0c519983
+#   text hash     b87dbdf5b7dca1ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

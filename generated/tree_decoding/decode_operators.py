@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eae0f2898a667fe9
-#   text hash     1fde1eb4a0868de4
+#   content hash  007b179c1832384d
+#   text hash     0c1e1e427ac909ab
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

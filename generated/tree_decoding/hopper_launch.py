@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db7a96e53a70af02
-#   text hash     e22623bf26ec52c1
+#   content hash  c221564addea8a9b
+#   text hash     7ee368c303d3bfeb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2a4a2f9444db3f54
-#   text hash     56174e3108ec2daf
+#   content hash  3451c8c4ee453b02
+#   text hash     2e5b53a60764530b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

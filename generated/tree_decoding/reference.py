@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d41095d4737dbac0
-#   text hash     14f0fbfe6ec10f03
+#   content hash  e0bf971453a66ad5
+#   text hash     8b50503f3fe94126
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a5b312413161347c
-#   text hash     0b737f2dc3e0d23c
+#   content hash  c7377f0a71841bb1
+#   text hash     17dd714c9f3d4a5f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

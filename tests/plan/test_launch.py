@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from compiling import Compiler
 from triton import knobs
 from triton.runtime import driver
@@ -62,9 +63,9 @@ def test_launches_that_know_their_shapes_are_first_ones(part: int, compiler: Com
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.stride(), x.dtype, x.data_ptr() % 16)"),
         ("key = (kernel.fn, *blocks)", "key = bool(blocks)"),
         ("descriptor.__dict__.update(known, base=x)", "descriptor.__dict__.update(known, base=torch.empty_like(x))"),
-        ("if not agree(*tensors) or", "if"),
+        ("not agree(*tensors)", "None in tensors"),
         ("map(data_ptr, tensors)) % 16:", "map(data_ptr, tensors)) % 2:"),
-        ("            if given[i] is not None:\n                return False", "            pass"),
+        ("type(given[i]) is not type(x) or given[i] != x", "False"),
     ],
 )
 def test_comparison_finds(right: str, wrong: str, compiler: Compiler, tmp_path: Path) -> None:
@@ -442,9 +443,44 @@ def test_the_oldest_shapes_are_forgotten_first(runtime: ModuleType, monkeypatch:
     monkeypatch.setattr(runtime.LaunchCache, "known", type(runtime.LaunchCache.known)())
     x = torch.zeros(1)
     caches = [runtime.LaunchCache.of("call", x, n) for n in range(1100)]
-    assert len(runtime.LaunchCache.known) == 1024
+    assert len(runtime.LaunchCache.known) == 1024 + 1  # the last call's has a second place, under its function's name
     assert all(runtime.LaunchCache.of("call", x, n) is caches[n] for n in range(1100 - 1024, 1100))
     assert runtime.LaunchCache.of("call", x, 0) is not caches[0]
+
+
+def test_a_call_like_the_last_one_has_its_cache(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime.LaunchCache, "known", type(runtime.LaunchCache.known)())
+    of = runtime.LaunchCache.of
+
+    def given(columns: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+        return torch.zeros(2, columns, dtype=dtype), torch.zeros(3), None, 5, True
+
+    first = of("call", *given())
+    monkeypatch.setattr(runtime, "isinstance", None, raising=False)  # which only building a key calls
+    assert of("call", *given()) is first
+    monkeypatch.undo()
+    monkeypatch.setattr(runtime.LaunchCache, "known", {"call": first})
+    unaligned = torch.zeros(17)[1:].view(2, 8)
+    q, more, absent, number, wanted = given()
+    for other in (
+        given(16),
+        given(dtype=torch.float16),
+        (unaligned, more, absent, number, wanted),
+        (q, more, more, number, wanted),
+        (q, None, absent, number, wanted),
+        (q, more, absent, 6, wanted),
+        (q, more, absent, number, False),
+    ):
+        runtime.LaunchCache.known["call"] = first
+        assert of("call", *other) is not first
+    runtime.LaunchCache.known["call"] = first
+    assert of("call", *given(), reach=3) is not first
+    runtime.LaunchCache.known["call"] = first
+    with runtime.portable():
+        assert of("call", *given()) is not first
+    runtime.LaunchCache.known["call"] = first
+    monkeypatch.setattr(runtime, "precision", lambda x: "tf32")
+    assert of("call", *given()) is not first
 
 
 @pytest.mark.parametrize(("most", "wanted"), [(4, [4]), (2, [4, 3, 2]), (0, [4, 3, 2, 1])])
@@ -553,16 +589,22 @@ class Launcher:
         if self.together:
             self.launch(x, y, z, stream, function, True, *before, *scratch, [], b"", given)
         else:
-            self.launch(x, y, z, stream, function, True, *scratch, *before, *given)
+            self.launch(x, y, z, stream, function, True, False, *scratch, *before, *given)
 
 
 def started(runtime: ModuleType, compiled: Compiled, *given: Any, stream: int | None = None) -> list[tuple[Any, ...]]:
     """What reaches the launcher in C by our path and by Triton's, without the data for launch hooks."""
     compiled.notes.clear()
-    for start in (runtime.starter(compiled, (3, 2, 1)), compiled[3, 2, 1]):
-        start(*given, stream=stream)
+    runtime.repeated(compiled, (3, 2, 1), [*given], given)(given, stream)
+    compiled[3, 2, 1](*given, stream=stream)
+    return list(map(without_told, compiled.notes))
+
+
+def without_told(note: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments of the launcher in C without the data for launch hooks; any sequence is the same to it."""
     told = "name", knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return [tuple(None if any(x is hook for hook in told) else x for x in note) for note in compiled.notes]
+    clean = (None if any(x is hook for hook in told) else x for x in note)
+    return tuple(tuple(x) if isinstance(x, list) else x for x in clean)
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -598,7 +640,7 @@ def test_hooks_of_triton_are_told_of_launches(
     else:
         monkeypatch.setattr(knobs.runtime, hook, told)
     compiled = Compiled(True)
-    runtime.starter(compiled, (3, 2, 1))(1, stream=5)
+    runtime.repeated(compiled, (3, 2, 1), [1], (1,))((1,), 5)
     assert compiled.notes[0][7:10] == ("name", knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
 
 
@@ -614,6 +656,72 @@ def test_triton_still_has_the_launcher_that_is_looked_for(runtime: ModuleType, m
     ours, usual = started(runtime, compiled, 1, 2.5, None, stream=7)
     assert ours == usual and len(compiled.notes) == 2
     assert "name" not in compiled.notes[0] and "name" in compiled.notes[1]
+
+
+class WithTiles(Compiled):
+    """A kernel with descriptors, which Triton replaces by their contents on the way to the launcher in C."""
+
+    def __init__(self, signature: dict[str, str]) -> None:
+        from triton.backends.nvidia.driver import wrap_handle_tensordesc
+
+        super().__init__(triton.__version__ >= "3.7")
+        tiles = sum(kind.startswith("tensordesc") for kind in signature.values())
+        layout = {"swizzle": 3, "elem_size": 2, "elem_type": 6, "block_size": [16], "fp4_padded": False}
+        self.run.launch = wrap_handle_tensordesc(self.run.launch, signature, [layout] * tiles)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_contents_of_descriptors_are_those_of_triton(
+    hooked: bool, runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = list[Any]()
+
+    def encode(*given: Any) -> tuple[Any, ...]:
+        encoded.append(given)
+        return given
+
+    utils = SimpleNamespace(fill_tma_descriptor=encode, fill_tma_descriptor_tiled=encode)
+    monkeypatch.setattr(driver, "_active", SimpleNamespace(utils=utils))
+    if hooked:
+        monkeypatch.setattr(knobs.runtime, "launch_enter_hook", lambda metadata: None)
+    tile = "tensordesc<fp16[16]>"
+    kernel = WithTiles({"q": tile, "out": "*fp16", "k": tile, "scale": "fp32", "lse": "*fp32", "more": "i32"})
+
+    def given(scale: float) -> tuple[Any, ...]:
+        rows = [torch.zeros(48, dtype=torch.float16) for _ in range(3)]
+        return (*rows, scale, torch.zeros(3))
+
+    def sources(q: Any, out: Any, k: Any, *rest: Any) -> list[Any]:
+        tiles = (runtime.TensorDescriptor(x, [48 - i], [1], [16]) for i, x in enumerate((q, k)))
+        return [next(tiles), out.data_ptr(), next(tiles), rest[0], rest[1].data_ptr(), 7]
+
+    first, others = given(0.5), [given(0.25), given(0.125)]
+    kept = [weakref.ref(x) for x in first if isinstance(x, torch.Tensor)]
+    again = runtime.repeated(
+        kernel, (3, 2, 1), [*sources(*first)[:1], first[1], *sources(*first)[2:4], first[4], 7], first
+    )
+    for call in (*others, *others):
+        kernel.notes.clear()
+        again(call, 5)
+        kernel[3, 2, 1](*sources(*call), stream=5)
+        ours, usual = map(without_told, kernel.notes)
+        assert ours == usual
+        assert call[0].data_ptr() in {x[0] for x in encoded[-2:]}
+    del first
+    assert not any(x() is not None for x in kept)
+    # hooks are told by Triton's own path, which encodes each time
+    encoded.clear()
+    for call in others:
+        again(call, 5)
+    assert len(encoded) == (4 if hooked else 0)
+
+
+def test_triton_still_has_the_launcher_in_c_that_is_looked_for(runtime: ModuleType) -> None:
+    from triton.backends.nvidia.driver import wrap_handle_tensordesc
+
+    wrapped = wrap_handle_tensordesc(print, {"q": "tensordesc<fp16[16]>"}, None)
+    assert wrapped is not print
+    assert runtime.launcher(wrapped)[0] is runtime.launcher(print)[0] is print
 
 
 def test_kernels_get_addresses_of_tensors(runtime: ModuleType) -> None:
